@@ -1,0 +1,58 @@
+# Two commands: `make run` and `make test`. Each sets up what it needs.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIPELINE ?= relative_loss
+AIRFLOW_PORT ?= 8080
+MLFLOW_PORT ?= 5000
+
+# What the trigger form offers, as `make run NAME=value`.
+CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(DATASET)') \
+	$(if $(RAW),--raw '$(RAW)') $(if $(TASKS),--tasks '$(TASKS)') \
+	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format up validate lock
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@echo
+	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=path TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
+	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=; DP_ADS_HOME=folder moves everything generated out of var/'
+
+run: $(VENV)/installed ## run a pipeline through Airflow and print its table
+	@$(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
+
+test: lint ## lint, type-check and test
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/installed ## check format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(VENV)/installed ## format the code and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+up: $(VENV)/installed ## start the Airflow UI and an MLflow server; Ctrl-C stops both
+	@$(BIN)/python -m tasks up --airflow-port '$(AIRFLOW_PORT)' --mlflow-port '$(MLFLOW_PORT)'
+
+validate: $(VENV)/installed ## check pipelines.yaml
+	@$(BIN)/python -m tasks validate
+
+lock: ## resolve requirements.in into requirements.lock again
+	@$(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/pip install --quiet --disable-pip-version-check uv
+	@$(VENV)-lock/bin/uv pip compile requirements.in --override requirements.override --python-version 3.11 \
+		--universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet -o requirements.lock
+	@rm -rf $(VENV)-lock
+	@echo 'requirements.lock written'
+
+# The lock names every package with its hash, so nothing is left to resolve: --no-deps.
+$(VENV)/installed: requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.11 is needed; give its path with PYTHON=path' >&2; exit 2; }
+	@echo 'installing into $(VENV) (once; about two minutes)'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@touch $@
