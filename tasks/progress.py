@@ -1,0 +1,75 @@
+"""Lines that tell a person how the work is going.
+
+One line an event, so that the same text reads well in a terminal and in an Airflow task log. The
+mark at the start of each line lets ``tasks run`` pick our lines out of Airflow's own logging.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tasks.errors import UserError
+
+PROGRESS_MARK = "▸ "
+ERROR_MARK = "✗ "
+
+
+def say(message: str) -> None:
+    print(PROGRESS_MARK + message, flush=True)
+
+
+def say_error(message: str) -> None:
+    print("\n".join(ERROR_MARK + line for line in message.splitlines()), flush=True)
+
+
+def step(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a step for a DAG; an error that the user can put right is also said in marked lines."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        say_error(str(error))
+        raise
+
+
+def format_seconds(seconds: float) -> str:
+    """
+    >>> format_seconds(7.25), format_seconds(192), format_seconds(7400)
+    ('7.2 s', '3 min 12 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+class Ticker:
+    """Says how far a long loop is, at most once every ``every_seconds``.
+
+    The first line waits for a full period, so that short work stays quiet.
+    """
+
+    def __init__(self, label: str, total: int, unit: str, every_seconds: float = 10.0) -> None:
+        self._label = label
+        self._total = total
+        self._unit = unit
+        self._every = every_seconds
+        self._start = self._last = time.monotonic()
+        self._first_done: int | None = None
+
+    def update(self, done: int, detail: str = "") -> None:
+        if self._first_done is None:
+            self._first_done = done
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        rate = max(done - self._first_done, 1) / (now - self._start)
+        left = format_seconds((self._total - done) / rate)
+        percent = 100 * done / self._total
+        say(
+            f"{self._label}: {done:,} of {self._total:,} {self._unit} ({percent:.0f} %), "
+            f"{rate:,.1f} {self._unit}/s, {left} left{detail}"
+        )

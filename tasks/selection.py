@@ -1,0 +1,96 @@
+"""What a run was asked for, checked against ``pipelines.yaml``.
+
+The trigger form, the command line and the Makefile offer the same choices; this is where they are
+put together with the pipeline's own, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.config import TASKS, Config, TaskName
+from tasks.errors import UserError
+
+
+class Selection(NamedTuple):
+    """One pipeline under one profile, with what the user chose of it."""
+
+    pipeline: str
+    profile: str
+    tasks: tuple[TaskName, ...]
+    datasets: dict[TaskName, str]
+    epsilons: tuple[float, ...]
+    seeds: int
+    raw: str | None
+
+
+def select(config: Config, options: Mapping[str, Any]) -> Selection:
+    """Options are ``pipeline`` and, where not None, ``profile dataset raw tasks epsilons seeds``."""
+    unknown = set(options) - {"pipeline", "profile", "dataset", "raw", "tasks", "epsilons", "seeds"}
+    if unknown:
+        raise UserError(f"unknown option {', '.join(sorted(unknown))}")
+    pipeline_name = options.get("pipeline") or "relative_loss"
+    profile_name = options.get("profile") or "quick"
+    pipeline = config.pipeline(pipeline_name)
+    grids = config.grids(pipeline_name, profile_name)
+
+    tasks = tuple(dict.fromkeys(options.get("tasks") or ())) or tuple(pipeline.datasets)
+    for task in tasks:
+        if task not in TASKS:
+            raise UserError(f"no task is called {task!r}; there are: {', '.join(TASKS)}")
+        if task not in pipeline.datasets:
+            raise UserError(f"pipeline {pipeline_name!r} has no task {task}; it has: {', '.join(pipeline.datasets)}")
+    datasets = {task: options.get("dataset") or pipeline.datasets[task] for task in tasks}
+    for task, name in datasets.items():
+        labels = config.dataset(name).labels
+        if task not in labels:
+            raise UserError(
+                f"dataset {name!r} has no label for {task}; it has: {', '.join(labels)}. "
+                f"Choose tasks to match, for example TASKS={','.join(labels)}"
+            )
+
+    epsilons = tuple(dict.fromkeys(float(epsilon) for epsilon in options.get("epsilons") or ())) or grids.epsilons
+    for epsilon in epsilons:
+        if not (epsilon > 0 and math.isfinite(epsilon)):
+            raise UserError(f"epsilon must be a positive number, got {epsilon:g}; the baseline (ε = inf) always runs")
+    seeds = int(options.get("seeds") or grids.seeds)
+    if seeds < 1:
+        raise UserError(f"seeds is how many seeds to average over, at least 1, got {seeds}")
+    return Selection(
+        pipeline=pipeline_name,
+        profile=profile_name,
+        tasks=tasks,
+        datasets=datasets,
+        epsilons=tuple(sorted(epsilons)),
+        seeds=seeds,
+        raw=_checked_raw(config, datasets, options.get("raw")),
+    )
+
+
+def _checked_raw(config: Config, datasets: Mapping[TaskName, str], raw: str | None) -> str | None:
+    names = list(dict.fromkeys(datasets.values()))
+    if raw is not None:
+        if len(names) > 1:
+            raise UserError(f"RAW is one file, but the tasks read {' and '.join(names)}: choose one with DATASET")
+        if config.dataset(names[0]).synthetic is not None:
+            raise UserError(
+                f"dataset {names[0]!r} is synthetic and makes its own logs: with RAW, also choose a DATASET "
+                f"that describes your file, one of: {', '.join(_real_datasets(config))}"
+            )
+        if not Path(raw).is_file():
+            raise UserError(f"RAW: there is no file {raw}")
+        return str(Path(raw).resolve())
+    for name in names:
+        dataset = config.dataset(name)
+        if dataset.synthetic is None and dataset.raw is None:
+            raise UserError(f"dataset {name!r} needs its raw file: give RAW=path, or `datasets.{name}.raw` in the YAML")
+        if dataset.raw is not None and not Path(dataset.raw).is_file():
+            raise UserError(f"datasets.{name}.raw: there is no file {dataset.raw}")
+    return None
+
+
+def _real_datasets(config: Config) -> list[str]:
+    return [name for name, dataset in config.datasets.items() if dataset.synthetic is None]
