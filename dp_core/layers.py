@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 LAYER_INPUTS = "layer_inputs"
 LAYER_OUTPUTS = "layer_outputs"
@@ -30,8 +31,8 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", nn.initializers.he_normal(), (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        kernel = self.param("kernel", _initializer("kernel"), (x.shape[-1], self.features))
+        bias = self.param("bias", _initializer("bias"), (self.features,))
         return _tap(self, "dense", x, x @ kernel + bias)
 
 
@@ -44,8 +45,31 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         shape = (self.vocabulary_size, self.dimension)
-        table = self.param("table", nn.initializers.normal(self.dimension**-0.5), shape)
+        table = self.param("table", _initializer("table"), shape)
         return _tap(self, "embedding", tokens, table[tokens])
+
+
+# The standard deviation of a parameter's first values, by its name.
+INITIAL_SCALES: dict[str, Callable[[tuple[int, ...]], float]] = {
+    "kernel": lambda shape: (2 / shape[0]) ** 0.5,
+    "bias": lambda shape: 0.0,
+    "table": lambda shape: shape[1] ** -0.5,
+}
+
+
+def initial_parameters(model: nn.Module, rng: np.random.Generator, *inputs: Any) -> Any:
+    """A model's first parameters, distributed as ``model.init`` draws them.
+
+    Drawn by numpy: compiling a JAX generator for each of thirty shapes takes longer than a quick
+    trial trains.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+
+    def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        scale = INITIAL_SCALES[path[-1].key](leaf.shape)
+        return jnp.asarray(scale * rng.standard_normal(leaf.shape, dtype=np.float32))
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 class LayerRule(NamedTuple):
@@ -82,6 +106,10 @@ RULES: dict[str, LayerRule] = {
     "dense": LayerRule(_dense_squared_norms, _dense_weighted_gradient),
     "embedding": LayerRule(_embedding_squared_norms, _embedding_weighted_gradient),
 }
+
+
+def _initializer(name: str) -> Callable[..., jax.Array]:
+    return lambda key, shape: INITIAL_SCALES[name](shape) * jax.random.normal(key, shape)
 
 
 def _tap(layer: nn.Module, rule: str, layer_input: jax.Array, output: jax.Array) -> jax.Array:

@@ -30,4 +30,5 @@ def make_optimizer(name: str, *, momentum: float) -> optax.GradientTransformatio
 
 def cosine_decay(learning_rate: ArrayLike, step: ArrayLike, total_steps: ArrayLike) -> jax.Array:
     """The rate at ``step``, from ``learning_rate`` at step 0 down to 0 at ``total_steps``."""
-    return 0.5 * jnp.asarray(learning_rate) * (1 + jnp.cos(jnp.pi * jnp.asarray(step) / total_steps))
+    done = jnp.asarray(step, jnp.float32) / jnp.asarray(total_steps, jnp.float32)
+    return 0.5 * jnp.asarray(learning_rate, jnp.float32) * (1 + jnp.cos(jnp.pi * done))

@@ -44,7 +44,7 @@ class Hyperparameters(NamedTuple):
 class Trainer(NamedTuple):
     """The compiled functions of one shape of training run."""
 
-    init: Callable[[jax.Array, Batch], TrainState]
+    init: Callable[[Any], TrainState]
     step: Callable[[TrainState, Batch, jax.Array, Hyperparameters], tuple[TrainState, jax.Array]]
     predict: Callable[[TrainState, ArrayLike, ArrayLike], jax.Array]
     release: Callable[[TrainState], Any]
@@ -56,8 +56,7 @@ def make_trainer(model: nn.Module, *, task: str, optimizer: str, momentum: float
     update_rule = make_optimizer(optimizer, momentum=momentum)
     noise = dense_gaussian()
 
-    def init(key: jax.Array, batch: Batch) -> TrainState:
-        params = model.init(key, batch.integers, batch.categoricals)["params"]
+    def init(params: Any) -> TrainState:
         return TrainState(jnp.zeros((), jnp.int32), params, update_rule.init(params), noise.init(params))
 
     def predict(state: TrainState, integers: ArrayLike, categoricals: ArrayLike) -> Any:
