@@ -7,19 +7,21 @@ types, impossible combinations. Nothing else in the project reads the file.
 from __future__ import annotations
 
 import difflib
+import math
 import os
-from collections.abc import Hashable, Iterator
+import reprlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
-    PositiveInt,
     Strict,
     ValidationError,
     model_validator,
@@ -36,17 +38,34 @@ TASKS: tuple[TaskName, ...] = get_args(TaskName)
 # The chronological partition of the paper's appendix.
 SPLIT_FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
+# Where in the file (line, column), and what is wrong at which key path.
+_Mark = tuple[int, int]
+_Marks = dict[tuple[str, ...], _Mark]
+_Problem = tuple[tuple[Any, ...], str]
+_MERGE = "tag:yaml.org,2002:merge"
+
 _T = TypeVar("_T")
 _Items = Annotated[tuple[_T, ...], Strict(False), Field(min_length=1)]
+_Some = Annotated[dict[str, _T], Field(min_length=1)]
 _Finite = Annotated[PositiveFloat, Field(allow_inf_nan=False)]
+# Larger than any count that makes sense, and small enough to be calculated with.
+_Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
 def _as_sequence(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} is in the list more than once")
+    return values
+
+
+_Distinct = Annotated[_Items[_T], AfterValidator(_distinct)]
 # One value, or a list of values to tune over.
-_OneOrMore = Annotated[_Items[_T], BeforeValidator(_as_sequence)]
+_OneOrMore = Annotated[_Distinct[_T], BeforeValidator(_as_sequence)]
 
 
 class _Section(BaseModel):
@@ -84,6 +103,8 @@ class Dataset(_Section):
     def _columns_agree(self) -> Dataset:
         if self.format == "tsv" and self.columns is None:
             raise ValueError("format tsv has no header: `columns` must list its columns in order")
+        if self.synthetic is not None and self.raw is not None:
+            raise ValueError("`synthetic` makes the logs and `raw` names a file of them: give one of the two")
         if not self.integer_columns and not self.categorical_columns:
             raise ValueError("no features: give `integer_columns` or `categorical_columns`")
         if not self.labels:
@@ -97,6 +118,9 @@ class Dataset(_Section):
             if name in used:
                 raise ValueError(f"column {name!r} is a label or the time, so it cannot be a feature")
         if self.columns is not None:
+            for name in self.columns:
+                if self.columns.count(name) > 1:
+                    raise ValueError(f"column {name!r} is in `columns` more than once")
             for name in [*used, *labels, *([self.time_column] if self.time_column else [])]:
                 if name not in self.columns:
                     raise ValueError(f"column {name!r} is not in `columns`{_did_you_mean(name, self.columns)}")
@@ -109,7 +133,7 @@ class TrainingGrid(_Section):
     optimizer: _OneOrMore[OptimizerName]
     learning_rate: _OneOrMore[_Finite]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    batch_size: _OneOrMore[PositiveInt]
+    batch_size: _OneOrMore[_Count]
     epochs: _OneOrMore[_Finite]
 
 
@@ -125,16 +149,16 @@ class TaskGrid(_Section):
 class Grids(_Section):
     """What one pipeline trains under one profile."""
 
-    epsilons: _Items[_Finite]
-    seeds: PositiveInt
+    epsilons: _Distinct[_Finite]
+    seeds: _Count
     tasks: dict[TaskName, TaskGrid]
 
 
 class Pipeline(_Section):
     title: str
-    datasets: dict[TaskName, str]
+    datasets: Annotated[dict[TaskName, str], Field(min_length=1)]
     randomness: Literal["seeded", "secret"] = "seeded"
-    grids: dict[str, Grids]
+    grids: _Some[Grids]
     paper: dict[TaskName, dict[_Finite, float]] = {}
 
 
@@ -142,16 +166,16 @@ class Profile(_Section):
     """How large everything is."""
 
     description: str = ""
-    synthetic_rows: Annotated[int, Field(ge=1000)]
-    min_count: PositiveInt
-    hidden_layers: _Items[PositiveInt]
-    evaluations: PositiveInt = 5
+    synthetic_rows: Annotated[_Count, Field(ge=1000)]
+    min_count: _Count
+    hidden_layers: _Items[_Count]
+    evaluations: _Count = 5
 
 
 class Config(_Section):
-    datasets: dict[str, Dataset]
-    profiles: dict[str, Profile]
-    pipelines: dict[str, Pipeline]
+    datasets: _Some[Dataset]
+    profiles: _Some[Profile]
+    pipelines: _Some[Pipeline]
 
     def dataset(self, name: str) -> Dataset:
         return _lookup("dataset", name, self.datasets)
@@ -183,28 +207,25 @@ def load_config(path: Path | None = None) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the configuration {path}: {error}") from None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
+        raw, marks, problems = _read_yaml(text)
     except yaml.YAMLError as error:
         raise UserError(f"{path.name} is not valid YAML: {error}") from None
-    lines = dict(_key_lines(root, ())) if root is not None else {}
-    duplicates = sorted(set(_duplicate_keys(root, ()))) if root is not None else []
-    if duplicates:
-        raise UserError("\n".join(f"{path.name}:{line}: {key}: key given twice" for line, key in duplicates))
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        problems = [_explain(detail, raw) for detail in error.errors()]
-    else:
-        problems = list(_contradictions(config))
+    except RecursionError:
+        raise UserError(f"{path.name} is nested too deeply, or an alias in it refers to itself") from None
+    if not problems:
+        try:
+            config = Config.model_validate(raw)
+        except ValidationError as error:
+            problems = [_explain(detail) for detail in error.errors() if not _is_echo(detail)]
+        else:
+            problems = list(_contradictions(config))
     if problems:
-        messages = dict.fromkeys(f"{_where(path, lines, key)}: {text}" for key, text in problems)
-        raise UserError("\n".join(messages))
+        raise UserError(_listed(path, marks, problems))
     return config
 
 
-def _contradictions(config: Config) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """What is well-formed but cannot be, as (key path, explanation)."""
+def _contradictions(config: Config) -> Iterator[_Problem]:
+    """What is well-formed but cannot be."""
     for name, pipeline in config.pipelines.items():
         for task, dataset in pipeline.datasets.items():
             key = ("pipelines", name, "datasets", task)
@@ -226,9 +247,7 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield from _too_large_batches(config, pipeline, profile, grid_key)
 
 
-def _too_large_batches(
-    config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]
-) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[_Problem]:
     examples = int(config.profiles[profile].synthetic_rows * SPLIT_FRACTIONS["train"])
     for task, grid in pipeline.grids[profile].tasks.items():
         dataset = config.datasets.get(pipeline.datasets.get(task, ""))
@@ -244,21 +263,43 @@ def _too_large_batches(
                     )
 
 
-def _explain(detail: Any, raw: Any) -> tuple[tuple[Any, ...], str]:
-    """One pydantic error as (key path, explanation)."""
+def _is_echo(detail: Any) -> bool:
+    """Whether pydantic calls a list too short because it left out the items that it complains about."""
+    return detail["type"] == "too_short" and len(detail["input"]) > 0
+
+
+def _explain(detail: Any) -> _Problem:
+    """One pydantic error in the words of the file."""
     key, kind = tuple(part for part in detail["loc"] if part != "[key]"), detail["type"]
     value = detail["input"]
     if kind == "extra_forbidden":
         allowed = _allowed_keys(key[:-1])
         return key, f"unknown key{_did_you_mean(str(key[-1]), allowed)}; allowed here: {', '.join(allowed)}"
-    if kind == "missing":
-        return key, "missing"
     if kind == "value_error":
         return key, str(detail["ctx"]["error"])
+    plain = {
+        "missing": "missing",
+        "too_short": "empty: give at least one",
+        "tuple_type": f"should be a list, got {reprlib.repr(value)}",
+        "dict_type": f"should be keys with values (key: value), got {reprlib.repr(value)}",
+    }
+    if kind in plain:
+        return key, plain[kind]
+    if kind == "model_type":
+        return key, f"{plain['dict_type']}; allowed here: {', '.join(_allowed_keys(key))}"
     message = detail["msg"][0].lower() + detail["msg"][1:]
-    if isinstance(value, str) and kind in ("float_type", "int_type"):
-        message += " (YAML reads 1e-3 as text: write 0.001 or 1.0e-3)" if "e" in value.lower() else ""
-    return key, f"{message}, got {value!r}" if isinstance(value, Hashable) else message
+    hint = _number_hint(value) if isinstance(value, str) and kind in ("float_type", "int_type") else ""
+    return key, f"{message}, got {reprlib.repr(value)}{hint}"
+
+
+def _number_hint(text: str) -> str:
+    """Why a text that looks like a number is none."""
+    try:
+        if not math.isfinite(float(text)):
+            return ""
+    except ValueError:
+        return ""
+    return " (YAML reads 1e-3 as text: write 0.001 or 1.0e-3)" if "e" in text.lower() else " (write it without quotes)"
 
 
 def _allowed_keys(key: tuple[Any, ...]) -> list[str]:
@@ -286,37 +327,81 @@ def _lookup(kind: str, name: str, known: dict[str, _T]) -> _T:
     return known[name]
 
 
-def _where(path: Path, lines: dict[tuple[str, ...], int], key: tuple[Any, ...]) -> str:
-    names = tuple(str(part) for part in key)
-    known = next((names[:n] for n in range(len(names), 0, -1) if names[:n] in lines), None)
-    line = f":{lines[known]}" if known else ""
-    return f"{path.name}{line}: {'.'.join(names) or 'the file'}"
+def _listed(path: Path, marks: _Marks, problems: Iterable[_Problem]) -> str:
+    """One line a problem, in the order of the file; what several aliases repeat is told once."""
+    told: dict[tuple[_Mark, tuple[str, ...], str], str] = {}
+    for key, text in problems:
+        names = tuple(str(part) for part in key)
+        depth = next((n for n in range(len(names), 0, -1) if names[:n] in marks), 0)
+        # A single value that stands for a list of one has no number in the file.
+        if names[depth:] == ("0",):
+            names = names[:depth]
+        mark = marks.get(names[:depth], (0, 0))
+        told.setdefault((mark, names[depth:], text), ".".join(names) or "the file")
+    return "\n".join(
+        f"{path.name}{f':{line}' if line else ''}: {name}: {text}"
+        for ((line, _), _, text), name in sorted(told.items())
+    )
 
 
-def _key_lines(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, but a value like 2023-13-45 or ``!!int x`` is an error that has a place."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, int):
+                str(value)  # Python refuses this for thousands of digits, also those written in hexadecimal.
+        except (ValueError, LookupError, AttributeError) as error:
+            raise yaml.constructor.ConstructorError(None, None, f"not a value: {error}", node.start_mark) from None
+        return value
+
+
+def _read_yaml(text: str) -> tuple[Any, _Marks, list[_Problem]]:
+    """The file's value, where its keys are, and the keys that stand twice (of which YAML takes the last)."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None, {}, [((), "empty: it needs datasets, profiles and pipelines")]
+        # Before the value is made, since that puts merged keys in their places.
+        marks, duplicates = dict(_key_marks(root, ())), list(_duplicate_keys(root, ()))
+        marks.update((key, mark) for key, mark in duplicates)
+        return loader.construct_document(root), marks, [(key, "key given twice") for key, _ in duplicates]
+    finally:
+        loader.dispose()
+
+
+def _mark(node: yaml.Node) -> _Mark:
+    return node.start_mark.line + 1, node.start_mark.column
+
+
+def _key_marks(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Mark]]:
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            if name.tag == "tag:yaml.org,2002:merge":
-                yield from _key_lines(value, key)
+        # What is merged (<<) comes first, since a mapping's own keys replace it.
+        for name, value in sorted(node.value, key=lambda pair: pair[0].tag != _MERGE):
+            if name.tag == _MERGE:
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    yield from _key_marks(merged, key)
             else:
                 path = (*key, str(name.value))
-                yield path, name.start_mark.line + 1
-                yield from _key_lines(value, path)
+                yield path, _mark(name)
+                yield from _key_marks(value, path)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield (*key, str(index)), value.start_mark.line + 1
-            yield from _key_lines(value, (*key, str(index)))
+            yield (*key, str(index)), _mark(value)
+            yield from _key_marks(value, (*key, str(index)))
 
 
-def _duplicate_keys(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Keys that stand twice in one mapping, which YAML readers silently let the last one win."""
+def _duplicate_keys(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Mark]]:
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for name, value in node.value:
-            if name.value in seen:
-                yield name.start_mark.line + 1, ".".join((*key, str(name.value)))
-            seen.add(name.value)
-            yield from _duplicate_keys(value, (*key, str(name.value)))
+            path = (*key, str(name.value))
+            if path[-1] in seen:
+                yield path, _mark(name)
+            seen.add(path[-1])
+            yield from _duplicate_keys(value, path)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _duplicate_keys(value, (*key, str(index)))

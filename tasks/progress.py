@@ -20,6 +20,11 @@ def say(message: str) -> None:
     print(PROGRESS_MARK + message, flush=True)
 
 
+def note(message: str) -> None:
+    """A line for the log alone: one of many of its kind."""
+    print(message, flush=True)
+
+
 def say_error(message: str) -> None:
     print("\n".join(ERROR_MARK + line for line in message.splitlines()), flush=True)
 

@@ -1,0 +1,117 @@
+"""The DAG of the paper's Table 1. It only wires: each task is a local import and one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param, dag, get_current_context, task
+
+from tasks.config import TASKS, load_config
+from tasks.progress import step
+
+PIPELINE = "relative_loss"
+_CONFIG = load_config()
+
+
+def _options() -> dict[str, Any]:
+    params = get_current_context()["params"]
+    return {"pipeline": PIPELINE, **{name: value for name, value in params.items() if value}}
+
+
+@dag(
+    dag_id=PIPELINE,
+    dag_display_name="Relative loss by privacy budget",
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["paper", "table 1"],
+    params={
+        "profile": Param(
+            "quick",
+            type="string",
+            enum=list(_CONFIG.pipeline(PIPELINE).grids),
+            title="Profile",
+            description="How large: " + "; ".join(f"{name}: {p.description}" for name, p in _CONFIG.profiles.items()),
+        ),
+        "tasks": Param(
+            list(_CONFIG.pipeline(PIPELINE).datasets),
+            type="array",
+            items={"type": "string", "enum": list(TASKS)},
+            examples=list(TASKS),
+            title="Prediction tasks",
+        ),
+        "epsilons": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "number", "exclusiveMinimum": 0},
+            title="Privacy budgets ε",
+            description="Leave empty for the profile's own.",
+        ),
+        "seeds": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Seeds",
+            description="How many to average over. Leave empty for the profile's own.",
+        ),
+        "dataset": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *_CONFIG.datasets],
+            title="Dataset",
+            description="For all tasks. Leave empty for the pipeline's own (synthetic).",
+        ),
+        "raw": Param(
+            None,
+            type=["null", "string"],
+            title="Raw file",
+            description="Path of the dataset's raw log, where it is not in pipelines.yaml.",
+        ),
+    },
+)
+def relative_loss() -> None:
+    """
+    ### How much is lost at each privacy budget?
+    Prepares the logs, trains every trial of the sweep with DP-SGD (and a non-private baseline), audits each
+    trial's ε from the record of what it ran, and makes the table of relative losses: Table 1 of *Private Ad
+    Modeling with DP-SGD*.
+
+    The table is in `reports/relative_loss/latest/` of the home folder and on the parent run in MLflow.
+    """
+
+    @task
+    def prepare() -> list[dict[str, str]]:
+        from tasks.datasets import prepare_datasets
+
+        return step(prepare_datasets, _options())
+
+    @task
+    def plan(prepared: list[dict[str, str]]) -> list[dict[str, Any]]:
+        from tasks.plan import plan
+
+        return step(plan, _options(), prepared)
+
+    @task(pool="gpu", map_index_template="{{ trial_name }}")
+    def train(item: dict[str, Any]) -> dict[str, Any]:
+        from tasks.train import train
+
+        get_current_context()["trial_name"] = item["name"]
+        return step(train, item)
+
+    @task(map_index_template="{{ trial_name }}")
+    def audit(trained: dict[str, Any]) -> dict[str, Any]:
+        from tasks.audit import audit
+
+        get_current_context()["trial_name"] = trained["name"]
+        return step(audit, trained)
+
+    @task
+    def report(audited: list[dict[str, Any]]) -> dict[str, str]:
+        from tasks.report import report
+
+        return step(report, audited)
+
+    report(audit.expand(trained=train.expand(item=plan(prepare()))))
+
+
+relative_loss()

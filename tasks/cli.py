@@ -1,0 +1,297 @@
+"""The command line: ``python -m tasks <verb>``. Every step is the function that the DAG calls."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import UserError
+from tasks.home import home
+
+# Heavy libraries are imported by the verbs that need them: `--help` and `validate` stay quick.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb; 0 if it went well, 2 if the user has something to put right."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.action(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks",
+        description="Train ad-prediction models with differential privacy and see what it costs.",
+        epilog="Steps one by one: generate, prepare, plan, train, audit, report. All at once, through Airflow: run.",
+    )
+    verbs = parser.add_subparsers(required=True, metavar="verb")
+
+    verb = _verb(verbs, "run", _run, "run a pipeline through its Airflow DAG and print its table")
+    _selection_arguments(verb)
+    verb = _verb(verbs, "up", _up, "start the Airflow UI and an MLflow server, until Ctrl-C")
+    verb.add_argument("--airflow-port", type=int, default=8080, help="default: 8080")
+    verb.add_argument("--mlflow-port", type=int, default=5000, help="default: 5000")
+    verb.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, this machine)")
+    _verb(verbs, "validate", _validate, "check pipelines.yaml")
+
+    verb = _verb(verbs, "generate", _generate, "make a dataset's synthetic log, with the best loss it allows")
+    verb.add_argument("dataset", help="a synthetic dataset of pipelines.yaml")
+    verb.add_argument("--profile", default="quick", help="sets the number of rows (default: quick)")
+    verb.add_argument("--rows", type=int, help="number of rows, instead of the profile's")
+    verb = _verb(verbs, "prepare", _prepare, "split, transform and encode the datasets of a pipeline")
+    _selection_arguments(verb)
+    verb = _verb(verbs, "plan", _plan, "prepare, then list the trials of a pipeline with their noise")
+    _selection_arguments(verb)
+    verb = _verb(verbs, "train", _train, "train the trials of a plan")
+    _planned_run_arguments(verb, "only the trial with this number")
+    verb = _verb(verbs, "audit", _audit, "recompute ε of the trained trials from their records")
+    _planned_run_arguments(verb, "only the trial with this number")
+    verb = _verb(verbs, "report", _report, "make the table of a plan whose trials are trained and audited")
+    _planned_run_arguments(verb)
+
+    verb = _verb(verbs, "epsilon", _epsilon, "ε of DP-SGD with Poisson sampling, for given noise")
+    _mechanism_arguments(verb)
+    verb.add_argument("--noise-multiplier", type=_positive(float), required=True)
+    verb = _verb(verbs, "calibrate", _calibrate, "the noise multiplier that a budget ε needs")
+    _mechanism_arguments(verb)
+    verb.add_argument("--epsilon", type=_positive(float), required=True, help="the budget")
+    return parser
+
+
+def _verb(verbs: Any, name: str, action: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    verb.add_argument("--json", action="store_true", help="print the result as JSON, for a program to read")
+    verb.set_defaults(action=action)
+    return verb
+
+
+def _selection_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--pipeline", default="relative_loss", help="default: relative_loss")
+    verb.add_argument("--profile", help="how large: smoke, quick (the default) or paper")
+    verb.add_argument("--dataset", help="a dataset of pipelines.yaml, for all tasks")
+    verb.add_argument("--raw", help="the raw file of --dataset")
+    verb.add_argument("--tasks", type=_list_of(str), help="for example pctr,pcvr (default: the pipeline's)")
+    verb.add_argument("--epsilons", type=_list_of(_positive(float)), help="for example 1,10 (default: the grid's)")
+    verb.add_argument("--seeds", type=_positive(int), help="how many seeds to average over (default: the grid's)")
+
+
+def _planned_run_arguments(verb: argparse.ArgumentParser, number_help: str | None = None) -> None:
+    verb.add_argument("--pipeline", default="relative_loss", help="default: relative_loss")
+    verb.add_argument("--run", default="latest", help="the planned run's name (default: the latest)")
+    if number_help:
+        verb.add_argument("--number", type=_positive(int), help=number_help)
+
+
+def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--examples", type=_positive(int), required=True, help="N, the number of training examples")
+    verb.add_argument("--batch-size", type=_positive(int), required=True, help="expected batch size")
+    duration = verb.add_mutually_exclusive_group(required=True)
+    duration.add_argument("--epochs", type=_positive(float))
+    duration.add_argument("--steps", type=_positive(int))
+    verb.add_argument("--delta", type=_positive(float), help="default: 1/N")
+
+
+def _positive(kind: type) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a positive {kind.__name__}, got {text!r}")
+        return value
+
+    return parse
+
+
+def _list_of(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    return lambda text: [parse(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _selection(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("pipeline", "profile", "dataset", "raw", "tasks", "epsilons", "seeds")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _show(options: argparse.Namespace, result: Any, text: str) -> None:
+    print(json.dumps(result, indent=2) if options.json else text)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from tasks.run import run_pipeline
+
+    folder = run_pipeline(_selection(options))
+    if options.json:
+        print(json.dumps({"table": str(folder / "table.csv"), "markdown": str(folder / "table.md")}, indent=2))
+        return
+    from tasks.tables import print_table
+
+    print_table(folder / "table.csv")
+    print(f"Report: {folder / 'table.md'}")
+
+
+def _up(options: argparse.Namespace) -> None:
+    from tasks.up import up
+
+    up(options.airflow_port, options.mlflow_port, options.host)
+
+
+def _validate(options: argparse.Namespace) -> None:
+    from tasks.config import config_path, load_config
+
+    config = load_config()
+    counts = {name: len(getattr(config, name)) for name in ("datasets", "profiles", "pipelines")}
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+    _show(options, {"valid": True, **counts}, f"{config_path()} is valid: {summary}")
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from tasks.config import load_config
+    from tasks.synthetic import generate, read_ceiling
+
+    config = load_config()
+    synthetic = config.dataset(options.dataset).synthetic
+    if synthetic is None:
+        raise UserError(f"dataset {options.dataset!r} is not synthetic: there is nothing to generate")
+    rows = options.rows or config.profile(options.profile).synthetic_rows
+    path = generate(synthetic.kind, rows, synthetic.seed)
+    _show(options, {"path": str(path), "ceiling": read_ceiling(path)}, str(path))
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from tasks.datasets import prepare_datasets
+
+    prepared = prepare_datasets(_selection(options))
+    _show(options, prepared, "\n".join(f"{item['dataset']}: {item['path']}" for item in prepared))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from tasks.datasets import prepare_datasets
+    from tasks.plan import plan
+
+    selection = _selection(options)
+    items = plan(selection, prepare_datasets(selection))
+    _show(options, items, f"{len(items)} trials in {items[0]['run']}")
+
+
+def _train(options: argparse.Namespace) -> None:
+    from tasks.train import train
+
+    trained = [train(item) for item in _planned_items(options)]
+    _show(options, trained, f"{len(trained)} trials trained")
+
+
+def _audit(options: argparse.Namespace) -> None:
+    from tasks.audit import audit
+
+    audited = [audit(_trained(item)) for item in _planned_items(options)]
+    _show(options, audited, f"{len(audited)} trials audited, each within its budget")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from tasks.audit import audit
+    from tasks.report import report
+    from tasks.tables import print_table
+
+    options.number = None
+    made = report([audit(_trained(item)) for item in _planned_items(options)])
+    if options.json:
+        print(json.dumps(made, indent=2))
+    else:
+        print_table(Path(made["table"]))
+
+
+def _planned_items(options: argparse.Namespace) -> list[dict[str, Any]]:
+    from tasks.plan import read_plan
+
+    items = read_plan(home() / "runs" / options.pipeline / options.run)["items"]
+    if options.number is None:
+        return items
+    if options.number > len(items):
+        raise UserError(f"there is no trial {options.number}: the plan has {len(items)}")
+    return [items[options.number - 1]]
+
+
+def _trained(item: dict[str, Any]) -> dict[str, Any]:
+    """What ``train`` returned for a planned trial, found again."""
+    from tasks.train import train
+    from tasks.trial import Trial
+
+    trial = Trial.model_validate(item["trial"])
+    if not (trial.folder / "record.json").exists():
+        raise UserError(f"trial {item['number']} ({trial.label()}) is not trained yet: `python -m tasks train` first")
+    return train(item)
+
+
+def _epsilon(options: argparse.Namespace) -> None:
+    from dp_core.accounting import epsilon_bound
+    from dp_core.sampling import poisson_event
+
+    probability, steps, delta = _mechanism(options)
+    bound = epsilon_bound(
+        poisson_event(sampling_probability=probability, noise_multiplier=options.noise_multiplier, steps=steps), delta
+    )
+    result = {
+        "epsilon": bound.epsilon,
+        "delta": delta,
+        "accountant": bound.accountant,
+        "pld_epsilon": bound.pld_epsilon,
+        "rdp_epsilon": bound.rdp_epsilon,
+        "noise_multiplier": options.noise_multiplier,
+        "sampling_probability": probability,
+        "steps": steps,
+        "sampler": "poisson",
+        "converged": bound.converged,
+    }
+    text = (
+        f"ε = {bound.epsilon:.4f} at δ = {delta:.3g} ({bound.accountant}; RDP gives {bound.rdp_epsilon:.4f}), "
+        f"{steps:,} steps, Poisson sampling at probability {probability:.3g}"
+    )
+    _show(options, result, text)
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from dp_core.accounting import calibrate_noise, epsilon_bound
+    from dp_core.sampling import poisson_event
+
+    probability, steps, delta = _mechanism(options)
+
+    def event(noise_multiplier: float) -> Any:
+        return poisson_event(sampling_probability=probability, noise_multiplier=noise_multiplier, steps=steps)
+
+    noise_multiplier = calibrate_noise(event, target_epsilon=options.epsilon, target_delta=delta)
+    result = {
+        "noise_multiplier": noise_multiplier,
+        "epsilon": epsilon_bound(event(noise_multiplier), delta).epsilon,
+        "target_epsilon": options.epsilon,
+        "delta": delta,
+        "sampling_probability": probability,
+        "steps": steps,
+        "sampler": "poisson",
+    }
+    _show(options, result, f"noise multiplier {noise_multiplier:.6g}, ε = {result['epsilon']:.4f} at δ = {delta:.3g}")
+
+
+def _mechanism(options: argparse.Namespace) -> tuple[float, int, float]:
+    from dp_core.sampling import steps_for_epochs
+
+    if options.batch_size > options.examples:
+        raise UserError(f"a batch of {options.batch_size:,} is larger than the {options.examples:,} examples")
+    steps = options.steps or steps_for_epochs(
+        examples=options.examples, batch_size=options.batch_size, epochs=options.epochs
+    )
+    delta = options.delta or 1 / options.examples
+    if delta >= 1:
+        raise UserError(f"delta must be below 1, got {delta:g}")
+    return options.batch_size / options.examples, steps, delta

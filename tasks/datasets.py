@@ -1,0 +1,34 @@
+"""The preparation step: from a dataset's name to encoded splits on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Config, load_config
+from tasks.encoded import open_prepared
+from tasks.prepare import prepare
+from tasks.selection import select
+from tasks.synthetic import generate
+
+
+def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> Path:
+    """The raw log of a dataset: the file that was given, or a synthetic one, made if need be."""
+    dataset = config.dataset(name)
+    if dataset.synthetic is not None:
+        rows = config.profile(profile).synthetic_rows
+        return generate(dataset.synthetic.kind, rows, dataset.synthetic.seed)
+    return Path(raw or dataset.raw or "")
+
+
+def prepare_datasets(options: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Prepares every dataset that the chosen tasks need; finds what was prepared before."""
+    config = load_config()
+    selection = select(config, options)
+    prepared = []
+    for name in dict.fromkeys(selection.datasets.values()):
+        raw = raw_log(config, name, selection.profile, selection.raw)
+        path = prepare(name, config.dataset(name), raw, min_count=config.profile(selection.profile).min_count)
+        prepared.append({"dataset": name, "path": str(path), "fingerprint": open_prepared(path).fingerprint})
+    return prepared

@@ -1,0 +1,122 @@
+"""The planning step: from a selection to a list of trials, each with its noise."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dp_core.sampling import steps_for_epochs
+from tasks.budget import noise_multiplier_for
+from tasks.config import Config, PrivateGrid, TaskName, TrainingGrid, load_config
+from tasks.encoded import Prepared, open_prepared
+from tasks.errors import UserError
+from tasks.home import home, point_latest_at, read_json, write_json
+from tasks.progress import say
+from tasks.selection import Selection, select
+from tasks.tracking import start_pipeline_run
+from tasks.trial import Trial
+
+
+def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Lists the trials of a pipeline run and opens its MLflow run.
+
+    Returns one item a trial: ``{"run", "parent", "number", "of", "name", "trial", "prepared"}``, all that
+    the training step needs to know.
+    """
+    config = load_config()
+    selection = select(config, options)
+    paths = {item["dataset"]: item["path"] for item in prepared}
+    opened = {name: open_prepared(Path(path)) for name, path in paths.items()}
+    trials = [
+        trial
+        for task in selection.tasks
+        for trial in _trials(config, selection, task, opened[selection.datasets[task]])
+    ]
+    finished = sum((trial.folder / "record.json").exists() for trial in trials)
+    say(f"planned {len(trials)} trials, {finished} of them already trained")
+
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
+    parent = start_pipeline_run(config, selection, folder.name, {name: p.fingerprint for name, p in opened.items()})
+    items = [
+        {
+            "run": str(folder),
+            "parent": parent,
+            "number": number,
+            "of": len(trials),
+            "name": trial.label(),
+            "trial": trial.model_dump(mode="json"),
+            "prepared": paths[trial.dataset],
+        }
+        for number, trial in enumerate(trials, 1)
+    ]
+    write_json(folder / "plan.json", {"selection": selection._asdict(), "parent": parent, "items": items})
+    point_latest_at(folder)
+    return items
+
+
+def read_plan(run: str | Path) -> dict[str, Any]:
+    path = Path(run) / "plan.json"
+    if not path.exists():
+        raise UserError(f"no plan at {path}: make one with `python -m tasks plan`")
+    return read_json(path)
+
+
+def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prepared) -> Iterator[Trial]:
+    pipeline, profile = config.pipelines[selection.pipeline], config.profiles[selection.profile]
+    grid = config.grids(selection.pipeline, selection.profile).tasks[task]
+    examples = prepared.splits["train"]["rows"]
+    shared: dict[str, Any] = {
+        "task": task,
+        "dataset": prepared.dataset,
+        "data_fingerprint": prepared.fingerprint,
+        "target_delta": 1 / examples,
+        "hidden_layers": profile.hidden_layers,
+        "evaluations": profile.evaluations,
+        "randomness": pipeline.randomness,
+    }
+    seeds = range(selection.seeds)
+    for numbers, seed in itertools.product(_combinations(grid.non_private), seeds):
+        _check_batch(prepared, selection, task, "non_private", numbers["batch_size"], examples)
+        yield Trial(
+            **shared,
+            **numbers,
+            mechanism="non_private",
+            seed=seed,
+            epsilon=None,
+            noise_multiplier=None,
+            l2_clip_norm=None,
+        )
+    for epsilon, numbers in itertools.product(selection.epsilons, _combinations(grid.dp_sgd)):
+        _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
+        noise_multiplier = noise_multiplier_for(
+            epsilon=epsilon,
+            delta=shared["target_delta"],
+            sampling_probability=numbers["batch_size"] / examples,
+            steps=steps_for_epochs(examples=examples, batch_size=numbers["batch_size"], epochs=numbers["epochs"]),
+        )
+        for seed in seeds:
+            yield Trial(
+                **shared, **numbers, mechanism="dp_sgd", seed=seed, epsilon=epsilon, noise_multiplier=noise_multiplier
+            )
+
+
+def _combinations(grid: TrainingGrid | PrivateGrid) -> Iterator[dict[str, Any]]:
+    """Every way to take one value from each list of the grid."""
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in grid}
+    for chosen in itertools.product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
+
+
+def _check_batch(
+    prepared: Prepared, selection: Selection, task: str, mechanism: str, batch_size: int, examples: int
+) -> None:
+    if batch_size > examples:
+        raise UserError(
+            f"pipelines.{selection.pipeline}.grids.{selection.profile}.tasks.{task}.{mechanism}.batch_size: a batch "
+            f"of {batch_size:,} is larger than the {examples:,} training examples of {prepared.dataset!r}"
+        )

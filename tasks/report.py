@@ -1,0 +1,108 @@
+"""The reporting step: choose by validation loss, report test loss, against the non-private baseline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from tasks.config import TASKS, TaskName, load_config
+from tasks.errors import UserError
+from tasks.home import home, point_latest_at, read_json, whole_directory, write_text
+from tasks.plan import read_plan
+from tasks.progress import say
+from tasks.tables import Row, as_csv, as_markdown
+from tasks.tracking import log_report
+from tasks.trial import Trial
+
+
+class Outcome(NamedTuple):
+    """A finished trial with its losses; None where it diverged."""
+
+    trial: Trial
+    validation_loss: float | None
+    test_loss: float | None
+
+
+def report(audited: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Makes the relative-loss table of a pipeline run whose trials were all audited."""
+    audited = list(audited)
+    if not audited:
+        raise UserError("nothing to report: no trial was audited")
+    run = Path(audited[0]["run"])
+    planned = read_plan(run)
+    outcomes = [_outcome(item["trial"]) for item in audited]
+    rows = relative_loss_rows(outcomes)
+    selection = planned["selection"]
+    paper = load_config().pipeline(selection["pipeline"]).paper
+    epsilons = {(o.trial.task, o.trial.epsilon): item["epsilon"] for o, item in zip(outcomes, audited, strict=True)}
+
+    final = home() / "reports" / selection["pipeline"] / run.name
+    with whole_directory(final) as folder:
+        write_text(folder / "table.csv", as_csv(rows))
+        write_text(folder / "table.md", as_markdown(rows, paper, epsilons, planned))
+    point_latest_at(final)
+    metrics = {f"relative_loss_percent.{row.task}.{row.epsilon_label}": row.relative_percent_mean for row in rows}
+    log_report(planned["parent"]["mlflow_run"], metrics, [final / "table.csv", final / "table.md"])
+    say(f"audited {len(audited)} trials: each within its budget")
+    say(f"report: {final / 'table.md'}")
+    return {"table": str(final / "table.csv"), "markdown": str(final / "table.md")}
+
+
+def relative_loss_rows(outcomes: Sequence[Outcome]) -> list[Row]:
+    """The table's rows, by task and then by falling privacy, the baseline first.
+
+    For each task and budget the settings with the lowest validation loss, averaged over seeds,
+    are chosen; their test losses are reported. Relative to the mean test loss of the baseline.
+    """
+    cells: dict[tuple[TaskName, float | None], dict[Trial, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    for outcome in outcomes:
+        settings = outcome.trial.model_copy(update={"seed": 0})
+        cells[outcome.trial.task, outcome.trial.epsilon][settings].append(outcome)
+    rows = []
+    for task in [task for task in TASKS if (task, None) in cells]:
+        baseline = _best(cells[task, None])
+        baseline_loss = fmean(_losses(baseline))
+        budgets = sorted(epsilon for other, epsilon in cells if other == task and epsilon is not None)
+        for epsilon in [None, *budgets]:
+            chosen = _best(cells[task, epsilon])
+            losses = _losses(chosen)
+            spread = stdev(losses) if len(losses) > 1 else 0.0
+            rows.append(
+                Row(
+                    task=task,
+                    epsilon=epsilon,
+                    loss_mean=fmean(losses),
+                    loss_std=spread,
+                    relative_percent_mean=100 * (fmean(losses) - baseline_loss) / baseline_loss,
+                    relative_percent_std=100 * spread / baseline_loss,
+                    seeds=len(losses),
+                    chosen=chosen[0].trial,
+                    candidates=len(cells[task, epsilon]),
+                )
+            )
+    return rows
+
+
+def _outcome(key: str) -> Outcome:
+    record = read_json(home() / "trials" / key / "record.json")
+    return Outcome(Trial.model_validate(record["trial"]), record["validation_loss"], record["test_loss"])
+
+
+def _best(candidates: Mapping[Trial, Sequence[Outcome]]) -> Sequence[Outcome]:
+    """The settings with the lowest mean validation loss; settings with a diverged seed cannot win."""
+    finite = {
+        settings: fmean(outcome.validation_loss for outcome in outcomes)  # type: ignore[misc]
+        for settings, outcomes in candidates.items()
+        if all(outcome.validation_loss is not None and outcome.test_loss is not None for outcome in outcomes)
+    }
+    if not finite:
+        label = next(iter(candidates)).label()
+        raise UserError(f"every setting diverged for {label}: try a smaller learning rate")
+    return candidates[min(finite, key=finite.__getitem__)]
+
+
+def _losses(outcomes: Sequence[Outcome]) -> list[float]:
+    return [outcome.test_loss for outcome in outcomes if outcome.test_loss is not None]

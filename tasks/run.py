@@ -1,0 +1,58 @@
+"""``tasks run``: one pipeline, through the DAG that the Airflow UI shows, in this terminal."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.airflow_home import airflow_environment, ensure_airflow
+from tasks.config import load_config
+from tasks.errors import UserError
+from tasks.home import home
+from tasks.progress import ERROR_MARK, PROGRESS_MARK, say
+from tasks.selection import select
+
+
+def run_pipeline(options: Mapping[str, Any]) -> Path:
+    """Runs the DAG to its end and returns the folder of the report.
+
+    Shows the steps' own lines; everything that Airflow logs goes to a file whose path is said.
+    """
+    selection = select(load_config(), options)
+    ensure_airflow()
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    log = home() / "logs" / f"{selection.pipeline}-{now}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    say(f"running DAG {selection.pipeline}, profile {selection.profile}; full log: {log}")
+
+    conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
+    if selection.raw is not None:
+        conf["raw"] = selection.raw
+    command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(conf)]
+    errors = []
+    with (
+        open(log, "w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command, env=airflow_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                file.write(line)
+                if line.startswith(PROGRESS_MARK):
+                    print(line, end="", flush=True)
+                elif line.startswith(ERROR_MARK):
+                    errors.append(line.removeprefix(ERROR_MARK).rstrip())
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+    if process.returncode != 0 or errors:
+        reasons = "\n".join(dict.fromkeys(errors)) or "a task failed in a way it should not have"
+        raise UserError(f"{reasons}\n(the run failed; full log: {log})")
+    return home() / "reports" / selection.pipeline / "latest"

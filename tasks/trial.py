@@ -1,0 +1,63 @@
+"""One training run, described completely: equal descriptions are the same trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.config import MechanismName, OptimizerName, TaskName
+from tasks.home import home, short_hash
+
+# Raised when the training code changes what a trial's numbers would be, so that old ones are not found.
+TRAINING_VERSION = 1
+
+
+class Trial(BaseModel):
+    """What is trained, on which data, with which numbers. ``epsilon`` is None without privacy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: TaskName
+    dataset: str
+    data_fingerprint: str
+    mechanism: MechanismName
+    epsilon: float | None
+    target_delta: float
+    sampler: Literal["poisson"] = "poisson"
+    noise_multiplier: float | None
+    l2_clip_norm: float | None
+    optimizer: OptimizerName
+    learning_rate: float
+    momentum: float
+    batch_size: int
+    epochs: float
+    hidden_layers: tuple[int, ...]
+    evaluations: int
+    randomness: Literal["seeded", "secret"]
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return short_hash([TRAINING_VERSION, self.model_dump(mode="json")])
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished trial is: its record, its model and its privacy statement."""
+        return home() / "trials" / self.key
+
+    @property
+    def epsilon_label(self) -> str:
+        """
+        The budget as it stands in tables: ``inf`` for the non-private baseline.
+        """
+        return "inf" if self.epsilon is None else f"{self.epsilon:g}"
+
+    def label(self) -> str:
+        """A name for a person: what sets this trial apart from its neighbours in a sweep."""
+        if self.epsilon is None:
+            parts = [self.task, "non-private", f"{self.optimizer} {self.learning_rate:g}"]
+        else:
+            parts = [self.task, f"ε={self.epsilon:g}", f"C={self.l2_clip_norm:g}", f"lr={self.learning_rate:g}"]
+        return " · ".join([*parts, f"batch {self.batch_size:,}", f"seed {self.seed}"])
