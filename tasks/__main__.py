@@ -1,0 +1,7 @@
+"""``python -m tasks``."""
+
+import sys
+
+from tasks.cli import main
+
+sys.exit(main())
