@@ -53,7 +53,8 @@ class Embedding(nn.Module):
 INITIAL_SCALES: dict[str, Callable[[tuple[int, ...]], float]] = {
     "kernel": lambda shape: (2 / shape[0]) ** 0.5,
     "bias": lambda shape: 0.0,
-    "table": lambda shape: shape[1] ** -0.5,
+    # Small: what the tables hold at first is noise to the layers above, and SGD unlearns it slowly.
+    "table": lambda shape: 0.02,
 }
 
 
