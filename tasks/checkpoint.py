@@ -30,6 +30,7 @@ class Progress:
     sampled_examples: int = 0
     largest_batch: int = 0
     seconds: float = 0.0
+    recent_losses: list[float] = dataclasses.field(default_factory=list)
     curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 

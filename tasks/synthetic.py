@@ -108,9 +108,7 @@ _DISPLAY_CATEGORICALS = (
 # fmt: on
 _DISPLAY = _Schema(
     integers=tuple(_Integer(f"I{n}", *shape) for n, shape in enumerate(_DISPLAY_INTEGERS, start=1)),
-    categoricals=tuple(
-        _Categorical(f"C{n}", *shape) for n, shape in enumerate(_DISPLAY_CATEGORICALS, start=1)
-    ),
+    categoricals=tuple(_Categorical(f"C{n}", *shape) for n, shape in enumerate(_DISPLAY_CATEGORICALS, start=1)),
     token_pairs=(("C14", "C17"), ("C23", "C6"), ("C9", "C5"), ("C17", "C8")),
     integer_pair=("C17", "I7"),
     spread=1.42,

@@ -116,15 +116,17 @@ def run_trial(
         progress.seconds = time.monotonic() - start
         ticker.update(progress.steps)
         if progress.steps in evaluation_steps:
+            _collect(losses, progress)
             progress.curve.append(
                 {
                     "step": progress.steps,
-                    "train_loss": _finite(np.mean(jax.device_get(losses))),
+                    "train_loss": _finite(np.mean(progress.recent_losses)),
                     "validation_loss": _finite(_evaluate(trainer, state, validation, trial.task)),
                 }
             )
-            losses.clear()
+            progress.recent_losses.clear()
         if progress.steps == stop_after or checkpoint.is_due():
+            _collect(losses, progress)
             checkpoint.save(state, progress)
         if progress.steps == stop_after:
             return
@@ -184,6 +186,12 @@ def _evaluate(trainer: Trainer, state: TrainState, split: Split, task: str) -> f
         piece = np.asarray(trainer.predict(state, integers, categoricals))
         logits.append(piece[: len(split) - start])
     return OBJECTIVES[task].reported_loss(np.concatenate(logits), np.asarray(split.labels))
+
+
+def _collect(losses: list[jax.Array], progress: Progress) -> None:
+    """Moves the losses of the latest steps from the device into the progress."""
+    progress.recent_losses += [float(loss) for loss in jax.device_get(losses)]
+    losses.clear()
 
 
 def _mechanism_record(trial: Trial, sampler: PoissonSampler, progress: Progress) -> MechanismRecord:

@@ -1,0 +1,181 @@
+"""The whole path, for real: `tasks run` through Airflow into an MLflow store, on two home folders."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MLFLOW"))}
+    return subprocess.run(
+        [sys.executable, "-m", "tasks", "run", *arguments],
+        cwd=CHECKOUT,
+        env=environment | {"DP_ADS_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def table(home: Path) -> list[dict[str, str]]:
+    path = home / "reports" / "relative_loss" / "latest" / "table.csv"
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def nested_runs(home: Path) -> tuple[Run, list[Run]]:
+    """The newest parent run and its children."""
+    client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("relative_loss")
+    assert experiment is not None
+    runs = list(client.search_runs([experiment.experiment_id]))
+    parents = [found for found in runs if "mlflow.parentRunId" not in found.data.tags]
+    parent = max(parents, key=lambda found: found.info.start_time)
+    return parent, [found for found in runs if found.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    home = tmp_path_factory.mktemp("smoke") / "home"
+    return home, run(home, "--profile", "smoke")
+
+
+def test_the_run_ends_in_a_table(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, done = smoke
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(home)
+    assert [(row["task"], row["epsilon"]) for row in rows] == [
+        (task, epsilon) for task in ("pctr", "pcvr", "pconvs") for epsilon in ("inf", "1", "10")
+    ]
+    for row in rows:
+        assert all(math.isfinite(float(value)) for name, value in row.items() if name != "task" and value != "inf")
+        assert 0 < float(row["loss_mean"]) < 1
+        assert row["seeds"] == "1"
+    for task in ("pctr", "pcvr", "pconvs"):
+        losses = {row["epsilon"]: float(row["loss_mean"]) for row in rows if row["task"] == task}
+        increments = {row["epsilon"]: float(row["relative_loss_percent_mean"]) for row in rows if row["task"] == task}
+        assert increments["inf"] == 0
+        assert increments["1"] == pytest.approx(100 * (losses["1"] - losses["inf"]) / losses["inf"], rel=1e-5)
+    assert "Relative loss increment" in done.stdout
+    assert "13.58" in done.stdout
+    assert str(home / "reports" / "relative_loss" / "latest" / "table.md") in done.stdout
+    markdown = (home / "reports" / "relative_loss" / "latest" / "table.md").read_text()
+    assert "13.58" in markdown
+    assert "of the way" in markdown
+
+
+def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, _ = smoke
+    parent, children = nested_runs(home)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["pipeline"] == "relative_loss"
+    assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
+    assert "relative_loss_percent.pctr.10" in parent.data.metrics
+    client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"table.csv", "table.md"}
+    # Three tasks, each with one baseline and 2 budgets × 2 clip norms.
+    assert len(children) == 15
+    assert all(child.info.status == "FINISHED" for child in children)
+    private = next(c for c in children if c.data.tags["epsilon"] == "1" and c.data.tags["task"] == "pctr")
+    assert {"optimizer", "learning_rate", "batch_size", "l2_clip_norm", "noise_multiplier", "epsilon", "seed"} <= set(
+        private.data.params
+    )
+    assert {"validation_loss", "test_loss", "epsilon", "noise_multiplier", "steps_per_second"} <= set(
+        private.data.metrics
+    )
+    assert {"data_fingerprint", "git_commit", "lock_hash"} <= set(private.data.tags)
+    assert private.data.metrics["epsilon"] <= 1.0
+    assert len(client.get_metric_history(private.info.run_id, "validation_auc_loss")) == 2
+    assert [file.path for file in client.list_artifacts(private.info.run_id)] == ["privacy_statement.md"]
+
+
+def test_every_model_has_its_statement_beside_it(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, _ = smoke
+    trials = [path for path in (home / "trials").iterdir() if not path.name.startswith(".")]
+    assert len(trials) == 15
+    for trial in trials:
+        assert {path.name for path in trial.iterdir()} == {
+            *("parameters.npz", "record.json", "audit.json", "privacy_statement.md")
+        }
+
+
+def test_from_scratch_the_table_is_the_same_to_the_last_digit(
+    smoke: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    home, _ = smoke
+    again = run(tmp_path / "home", "--profile", "smoke")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert table(tmp_path / "home") == table(home)
+
+
+def test_a_second_run_finds_its_trials(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, first = smoke
+    before = {path: path.stat().st_mtime_ns for path in (home / "trials").glob("*/record.json")}
+    rows = table(home)
+    second = run(home, "--profile", "smoke", "--tasks", "pctr", "--json")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "5 trials, 5 of them already trained" in second.stdout
+    assert "5 trials, 5" not in first.stdout
+    assert {path: path.stat().st_mtime_ns for path in (home / "trials").glob("*/record.json")} == before
+    assert table(home) == [row for row in rows if row["task"] == "pctr"]
+    _, children = nested_runs(home)
+    assert [child.data.tags["reused"] for child in children] == ["true"] * 5
+    result = json.loads("".join(line for line in second.stdout.splitlines(keepends=True) if line[0] not in "▸✗"))
+    assert Path(result["table"]).exists()
+
+
+def write_kaggle_file(path: Path, rows: int = 2500) -> None:
+    """A file in the Kaggle layout that our generator did not write: negative, empty and huge numbers,
+    tokens of any length, and tokens in the last rows that were never seen before."""
+    rng = np.random.default_rng(5)
+    lines = []
+    for row in range(rows):
+        integers: list[Any] = [rng.choice(["", "-3", "0", "7", str(10 ** int(rng.integers(1, 16)))]) for _ in range(13)]
+        tokens = [rng.choice(["", "68fd1e64", "0a", "ffffffff", "x" * 30]) for _ in range(26)]
+        if row > rows * 0.9:
+            tokens[0] = f"unseen{row}"
+        label = int(rng.random() < (0.6 if integers[0] == "7" else 0.2))
+        lines.append("\t".join([str(label), *integers, *tokens]))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_file_of_the_users_own(tmp_path: Path) -> None:
+    write_kaggle_file(tmp_path / "train.txt")
+    chosen = ["--dataset", "criteo_kaggle", "--raw", str(tmp_path / "train.txt"), "--tasks", "pctr"]
+    done = run(tmp_path / "home", *chosen, "--epsilons", "2,20", "--profile", "smoke", "--seeds", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(tmp_path / "home")
+    assert [(row["task"], row["epsilon"], row["seeds"]) for row in rows] == [
+        ("pctr", epsilon, "2") for epsilon in ("inf", "2", "20")
+    ]
+    assert all(math.isfinite(float(row["loss_mean"])) for row in rows)
+
+
+def test_a_malformed_file_is_one_clear_message(tmp_path: Path) -> None:
+    write_kaggle_file(tmp_path / "train.txt", 1500)
+    lines = (tmp_path / "train.txt").read_text().splitlines()
+    lines[1200] = lines[1200].replace("\t", " ", 1)
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    chosen = ["--dataset", "criteo_kaggle", "--raw", str(tmp_path / "train.txt"), "--tasks", "pctr"]
+    done = run(tmp_path / "home", *chosen, "--profile", "smoke")
+    assert done.returncode == 2
+    assert "line 1201" in done.stderr
+    assert "40" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "home" / "reports").exists()
+    assert list((tmp_path / "home" / "data" / "criteo_kaggle").iterdir()) == []

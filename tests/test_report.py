@@ -1,0 +1,66 @@
+"""The table: chosen on validation, reported on test, relative to the baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from tasks.encoded import Prepared
+from tasks.errors import UserError
+from tasks.report import Outcome, relative_loss_rows
+from tasks.tables import CSV_COLUMNS, as_csv
+from tests.trials import make_prepared, make_trial, without_privacy
+
+
+@pytest.fixture
+def prepared(own_home: Path, tmp_path: Path) -> Prepared:
+    return make_prepared(tmp_path / "raw")
+
+
+@pytest.fixture
+def outcomes(prepared: Prepared) -> list[Outcome]:
+    """Two seeds; at ε = 1, C = 2 is better on validation and worse on test."""
+    rows = [
+        Outcome(without_privacy(prepared, seed=0), 0.20, 0.21),
+        Outcome(without_privacy(prepared, seed=1), 0.20, 0.19),
+    ]
+    for clip, validation, test in ((1.0, 0.30, 0.25), (2.0, 0.28, 0.30)):
+        rows += [
+            Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=clip, seed=0), validation, test),
+            Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=clip, seed=1), validation, test + 0.02),
+        ]
+    return rows
+
+
+def test_rows_against_arithmetic_by_hand(outcomes: list[Outcome]) -> None:
+    baseline, private = relative_loss_rows(outcomes)
+    assert (baseline.epsilon, baseline.relative_percent_mean, baseline.seeds) == (None, 0, 2)
+    assert baseline.loss_mean == pytest.approx(0.20)
+    assert baseline.loss_std == pytest.approx(0.02 / 2**0.5)
+    assert private.chosen.l2_clip_norm == 2.0
+    assert private.candidates == 2
+    assert private.loss_mean == pytest.approx(0.31)
+    assert private.relative_percent_mean == pytest.approx(55.0)
+    assert private.relative_percent_std == pytest.approx(100 * 0.02 / 2**0.5 / 0.20)
+
+
+def test_order_of_the_trials_does_not_matter(outcomes: list[Outcome]) -> None:
+    assert as_csv(relative_loss_rows(outcomes[::-1])) == as_csv(relative_loss_rows(outcomes))
+
+
+def test_csv_has_the_columns_that_are_promised(outcomes: list[Outcome]) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(relative_loss_rows(outcomes)))))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert [row["epsilon"] for row in rows] == ["inf", "1"]
+    assert [row["seeds"] for row in rows] == ["2", "2"]
+
+
+def test_a_diverged_setting_cannot_win(prepared: Prepared, outcomes: list[Outcome]) -> None:
+    diverged = Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=4.0), None, None)
+    half = Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=4.0, seed=1), 0.01, 0.01)
+    assert relative_loss_rows([*outcomes, diverged, half])[1].chosen.l2_clip_norm == 2.0
+    with pytest.raises(UserError, match="every setting diverged"):
+        relative_loss_rows([*outcomes[:2], diverged])

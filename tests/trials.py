@@ -1,0 +1,75 @@
+"""A tiny prepared dataset and trials on it, for tests of the steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.config import Dataset, Label
+from tasks.encoded import Prepared, open_prepared
+from tasks.prepare import prepare
+from tasks.trial import Trial
+
+ROWS = 3000
+
+
+def make_prepared(folder: Path) -> Prepared:
+    """Clicks whose conversions depend on one token and one number."""
+    rng = np.random.default_rng(0)
+    color, price = rng.integers(0, 4, ROWS), rng.integers(0, 1000, ROWS)
+    intensity = np.exp(-3.0 + 0.8 * color + 0.2 * np.log1p(price))
+    table = pa.table(
+        {
+            "time": np.arange(ROWS) // 3,
+            "color": [f"color {c}" for c in color],
+            "price": price,
+            "conversions": rng.poisson(intensity * 0.3),
+        }
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = folder / "clicks.parquet"
+    pq.write_table(table, raw)
+    dataset = Dataset(
+        format="parquet",
+        time_column="time",
+        integer_columns=("price",),
+        categorical_columns=("color",),
+        labels={
+            "pcvr": Label(column="conversions", kind="any"),
+            "pconvs": Label(column="conversions", kind="count"),
+        },
+    )
+    return open_prepared(prepare("tiny_clicks", dataset, raw, min_count=5))
+
+
+def make_trial(prepared: Prepared, **changes: Any) -> Trial:
+    values: dict[str, Any] = {
+        "task": "pcvr",
+        "dataset": "tiny_clicks",
+        "data_fingerprint": prepared.fingerprint,
+        "mechanism": "dp_sgd",
+        "epsilon": 8.0,
+        "target_delta": 1 / prepared.splits["train"]["rows"],
+        "noise_multiplier": 1.0,
+        "l2_clip_norm": 1.0,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "batch_size": 100,
+        "epochs": 2,
+        "hidden_layers": (8,),
+        "evaluations": 3,
+        "randomness": "seeded",
+        "seed": 0,
+    }
+    return Trial.model_validate({**values, **changes})
+
+
+def without_privacy(prepared: Prepared, **changes: Any) -> Trial:
+    return make_trial(
+        prepared, mechanism="non_private", epsilon=None, noise_multiplier=None, l2_clip_norm=None, **changes
+    )
