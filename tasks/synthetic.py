@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +35,8 @@ from tasks.config import SPLIT_FRACTIONS
 from tasks.errors import UserError
 from tasks.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.progress import Ticker, say
+from tasks.synthetic_schemas import LOG_NAMES, SCHEMAS, Kind
 
-Kind = Literal["display", "clicks"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -56,93 +56,6 @@ _AUC_BINS = 200_000
 _HEX_PAIRS = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _HOURS = pa.array([f"{hour:02d}" for hour in range(24)])
 
-
-class _Integer(NamedTuple):
-    """floor(exp(normal)) less a shift: heavy tailed, and negative at times where the shift is not 0."""
-
-    name: str
-    log_mean: float
-    log_std: float
-    missing: float
-    shift: int = 0
-
-
-class _Categorical(NamedTuple):
-    """Tokens by Zipf's law, each row's own or, with ``parent``, a function of the parent's token."""
-
-    name: str
-    size: int
-    missing: float = 0.0
-    parent: str | None = None
-
-
-class _Schema(NamedTuple):
-    """The columns of a kind of log, and which pairs of them act together.
-
-    ``spread`` is the standard deviation of the planted score and ``rate`` the share of rows with a
-    click or a conversion; both are met by construction, for any seed.
-    """
-
-    integers: tuple[_Integer, ...]
-    categoricals: tuple[_Categorical, ...]
-    token_pairs: tuple[tuple[str, str], ...]
-    integer_pair: tuple[str, str]
-    spread: float
-    rate: float
-
-
-# fmt: off
-# I1 to I13 resemble Criteo's: mean and standard deviation of the logarithm, share of missing values.
-_DISPLAY_INTEGERS = (
-    (0.9, 1.1, 0.45), (2.5, 2.0, 0.0, 3), (1.9, 1.5, 0.21), (1.6, 1.0, 0.22), (8.0, 1.9, 0.03),
-    (3.6, 1.5, 0.22), (1.8, 1.4, 0.04), (2.1, 1.1, 0.001), (3.9, 1.3, 0.04), (0.2, 0.7, 0.45),
-    (0.8, 0.9, 0.04), (0.1, 1.0, 0.40), (1.6, 1.1, 0.22),
-)
-# C1 to C26: sizes of Criteo's vocabularies, and shares of missing values like theirs.
-_DISPLAY_CATEGORICALS = (
-    (1460,), (583,), (10_131_227, 0.03), (2_202_608, 0.03), (305,), (24, 0.12), (12_517,), (633,), (3,),
-    (93_145,), (5683,), (8_351_593, 0.03), (3194,), (27,), (14_992,), (5_461_306, 0.03), (10,), (5652,),
-    (2173, 0.44), (4, 0.44), (7_046_547, 0.03), (18, 0.45), (15,), (286_181, 0.03), (105, 0.44),
-    (142_572, 0.44),
-)
-# fmt: on
-_DISPLAY = _Schema(
-    integers=tuple(_Integer(f"I{n}", *shape) for n, shape in enumerate(_DISPLAY_INTEGERS, start=1)),
-    categoricals=tuple(_Categorical(f"C{n}", *shape) for n, shape in enumerate(_DISPLAY_CATEGORICALS, start=1)),
-    token_pairs=(("C14", "C17"), ("C23", "C6"), ("C9", "C5"), ("C17", "C8")),
-    integer_pair=("C17", "I7"),
-    spread=1.42,
-    rate=0.25,
-)
-_CLICKS = _Schema(
-    integers=(
-        _Integer("clicks_last_week", 1.2, 1.0, 0.0),
-        _Integer("seconds_since_last_click", 8.5, 2.0, 0.3),
-        _Integer("product_price_cents", 8.0, 1.1, 0.02),
-        _Integer("cart_value_cents", 8.6, 1.2, 0.4),
-        _Integer("product_age_days", 4.2, 1.1, 0.05),
-        _Integer("user_account_days", 5.4, 1.3, 0.15),
-    ),
-    categoricals=(
-        _Categorical("campaign", 700),
-        _Categorical("advertiser", 200, parent="campaign"),
-        _Categorical("product", 200_000),
-        _Categorical("product_category", 400, 0.05, parent="product"),
-        _Categorical("product_brand", 5000, 0.12, parent="product"),
-        _Categorical("publisher", 20_000),
-        _Categorical("placement", 60),
-        _Categorical("device", 12, 0.03),
-        _Categorical("country", 40),
-        _Categorical("hour_of_day", 24),
-    ),
-    token_pairs=(("device", "placement"), ("country", "device")),
-    integer_pair=("device", "seconds_since_last_click"),
-    spread=1.3,
-    rate=0.10,
-)
-
-SCHEMAS: dict[Kind, _Schema] = {"display": _DISPLAY, "clicks": _CLICKS}
-LOG_NAMES: dict[Kind, str] = {"display": "train.tsv", "clicks": "clicks.parquet"}
 
 # The planted model's proportions. They are relative: `spread` sets the scale of the whole.
 _ZIPF_EXPONENT = 1.25
