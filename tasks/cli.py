@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = _verb(verbs, "generate", _generate, "make a dataset's synthetic log, with the best loss it allows")
     verb.add_argument("dataset", help="a synthetic dataset of pipelines.yaml")
     verb.add_argument("--profile", default="quick", help="sets the number of rows (default: quick)")
-    verb.add_argument("--rows", type=int, help="number of rows, instead of the profile's")
+    verb.add_argument("--rows", type=_positive(int), help="number of rows, instead of the profile's")
     verb = _verb(verbs, "prepare", _prepare, "split, transform and encode the datasets of a pipeline")
     _selection_arguments(verb)
     verb = _verb(verbs, "plan", _plan, "prepare, then list the trials of a pipeline with their noise")
@@ -60,12 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     verb = _verb(verbs, "report", _report, "make the table of a plan whose trials are trained and audited")
     _planned_run_arguments(verb)
 
-    verb = _verb(verbs, "epsilon", _epsilon, "ε of DP-SGD with Poisson sampling, for given noise")
+    verb = _verb(verbs, "epsilon", _epsilon, "the ε of DP-SGD with Poisson sampling, for given noise")
     _mechanism_arguments(verb)
-    verb.add_argument("--noise-multiplier", type=_positive(float), required=True)
+    verb.add_argument("--noise-multiplier", type=_positive(float), required=True, help="σ, in units of the clip norm")
     verb = _verb(verbs, "calibrate", _calibrate, "the noise multiplier that a budget ε needs")
     _mechanism_arguments(verb)
-    verb.add_argument("--epsilon", type=_positive(float), required=True, help="the budget")
+    verb.add_argument("--epsilon", type=_positive(float), required=True, help="the budget that must not be exceeded")
     return parser
 
 
@@ -97,8 +98,8 @@ def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--examples", type=_positive(int), required=True, help="N, the number of training examples")
     verb.add_argument("--batch-size", type=_positive(int), required=True, help="expected batch size")
     duration = verb.add_mutually_exclusive_group(required=True)
-    duration.add_argument("--epochs", type=_positive(float))
-    duration.add_argument("--steps", type=_positive(int))
+    duration.add_argument("--epochs", type=_positive(float), help="passes over the examples, on average")
+    duration.add_argument("--steps", type=_positive(int), help="instead of --epochs")
     verb.add_argument("--delta", type=_positive(float), help="default: 1/N")
 
 
@@ -116,7 +117,13 @@ def _positive(kind: type) -> Callable[[str], Any]:
 
 
 def _list_of(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    return lambda text: [parse(part.strip()) for part in text.split(",") if part.strip()]
+    def parse_all(text: str) -> list[Any]:
+        values = [parse(part.strip()) for part in text.split(",") if part.strip()]
+        if not values:
+            raise argparse.ArgumentTypeError(f"expected a list such as a,b, got {text!r}")
+        return values
+
+    return parse_all
 
 
 def _selection(options: argparse.Namespace) -> dict[str, Any]:
@@ -239,9 +246,9 @@ def _epsilon(options: argparse.Namespace) -> None:
     from dp_core.sampling import poisson_event
 
     probability, steps, delta = _mechanism(options)
-    bound = epsilon_bound(
-        poisson_event(sampling_probability=probability, noise_multiplier=options.noise_multiplier, steps=steps), delta
-    )
+    event = poisson_event(sampling_probability=probability, noise_multiplier=options.noise_multiplier, steps=steps)
+    with _accounting():
+        bound = epsilon_bound(event, delta)
     result = {
         "epsilon": bound.epsilon,
         "delta": delta,
@@ -270,17 +277,28 @@ def _calibrate(options: argparse.Namespace) -> None:
     def event(noise_multiplier: float) -> Any:
         return poisson_event(sampling_probability=probability, noise_multiplier=noise_multiplier, steps=steps)
 
-    noise_multiplier = calibrate_noise(event, target_epsilon=options.epsilon, target_delta=delta)
+    with _accounting():
+        noise_multiplier = calibrate_noise(event, target_epsilon=options.epsilon, target_delta=delta)
+        epsilon = epsilon_bound(event(noise_multiplier), delta).epsilon
     result = {
         "noise_multiplier": noise_multiplier,
-        "epsilon": epsilon_bound(event(noise_multiplier), delta).epsilon,
+        "epsilon": epsilon,
         "target_epsilon": options.epsilon,
         "delta": delta,
         "sampling_probability": probability,
         "steps": steps,
         "sampler": "poisson",
     }
-    _show(options, result, f"noise multiplier {noise_multiplier:.6g}, ε = {result['epsilon']:.4f} at δ = {delta:.3g}")
+    _show(options, result, f"noise multiplier {noise_multiplier:.6g}, ε = {epsilon:.4g} at δ = {delta:.3g}")
+
+
+@contextlib.contextmanager
+def _accounting() -> Iterator[None]:
+    """Numbers so far out that the accountant fails on them are the user's to change."""
+    try:
+        yield
+    except (ArithmeticError, MemoryError, ValueError) as error:
+        raise UserError(f"the accountant cannot work this out: {error}") from None
 
 
 def _mechanism(options: argparse.Namespace) -> tuple[float, int, float]:

@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -29,6 +29,7 @@ from pydantic import (
 
 from tasks.errors import UserError
 from tasks.home import CHECKOUT
+from tasks.located_yaml import Problem, listed, read_yaml
 
 TaskName = Literal["pctr", "pcvr", "pconvs"]
 MechanismName = Literal["non_private", "dp_sgd"]
@@ -37,12 +38,6 @@ TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 # The chronological partition of the paper's appendix.
 SPLIT_FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
-
-# Where in the file (line, column), and what is wrong at which key path.
-_Mark = tuple[int, int]
-_Marks = dict[tuple[str, ...], _Mark]
-_Problem = tuple[tuple[Any, ...], str]
-_MERGE = "tag:yaml.org,2002:merge"
 
 _T = TypeVar("_T")
 _Items = Annotated[tuple[_T, ...], Strict(False), Field(min_length=1)]
@@ -204,10 +199,12 @@ def load_config(path: Path | None = None) -> Config:
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the configuration {path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"the configuration {path} is not text in UTF-8: {error}") from None
     try:
-        raw, marks, problems = _read_yaml(text)
+        raw, marks, problems = read_yaml(text, path.name)
     except yaml.YAMLError as error:
         raise UserError(f"{path.name} is not valid YAML: {error}") from None
     except RecursionError:
@@ -220,11 +217,11 @@ def load_config(path: Path | None = None) -> Config:
         else:
             problems = list(_contradictions(config))
     if problems:
-        raise UserError(_listed(path, marks, problems))
+        raise UserError(listed(path.name, marks, problems))
     return config
 
 
-def _contradictions(config: Config) -> Iterator[_Problem]:
+def _contradictions(config: Config) -> Iterator[Problem]:
     """What is well-formed but cannot be."""
     for name, pipeline in config.pipelines.items():
         for task, dataset in pipeline.datasets.items():
@@ -247,7 +244,7 @@ def _contradictions(config: Config) -> Iterator[_Problem]:
             yield from _too_large_batches(config, pipeline, profile, grid_key)
 
 
-def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[_Problem]:
+def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[Problem]:
     examples = int(config.profiles[profile].synthetic_rows * SPLIT_FRACTIONS["train"])
     for task, grid in pipeline.grids[profile].tasks.items():
         dataset = config.datasets.get(pipeline.datasets.get(task, ""))
@@ -268,7 +265,7 @@ def _is_echo(detail: Any) -> bool:
     return detail["type"] == "too_short" and len(detail["input"]) > 0
 
 
-def _explain(detail: Any) -> _Problem:
+def _explain(detail: Any) -> Problem:
     """One pydantic error in the words of the file."""
     key, kind = tuple(part for part in detail["loc"] if part != "[key]"), detail["type"]
     value = detail["input"]
@@ -277,11 +274,12 @@ def _explain(detail: Any) -> _Problem:
         return key, f"unknown key{_did_you_mean(str(key[-1]), allowed)}; allowed here: {', '.join(allowed)}"
     if kind == "value_error":
         return key, str(detail["ctx"]["error"])
+    got = "got nothing" if value is None else f"got {reprlib.repr(value)}"
     plain = {
         "missing": "missing",
         "too_short": "empty: give at least one",
-        "tuple_type": f"should be a list, got {reprlib.repr(value)}",
-        "dict_type": f"should be keys with values (key: value), got {reprlib.repr(value)}",
+        "tuple_type": f"should be a list, {got}",
+        "dict_type": f"should be keys with values (key: value), {got}",
     }
     if kind in plain:
         return key, plain[kind]
@@ -289,7 +287,7 @@ def _explain(detail: Any) -> _Problem:
         return key, f"{plain['dict_type']}; allowed here: {', '.join(_allowed_keys(key))}"
     message = detail["msg"][0].lower() + detail["msg"][1:]
     hint = _number_hint(value) if isinstance(value, str) and kind in ("float_type", "int_type") else ""
-    return key, f"{message}, got {reprlib.repr(value)}{hint}"
+    return key, f"{message}, {got}{hint}"
 
 
 def _number_hint(text: str) -> str:
@@ -325,83 +323,3 @@ def _lookup(kind: str, name: str, known: dict[str, _T]) -> _T:
         hint = _did_you_mean(name, known)
         raise UserError(f"no {kind} is called {name!r}{hint}; there are: {', '.join(known)}")
     return known[name]
-
-
-def _listed(path: Path, marks: _Marks, problems: Iterable[_Problem]) -> str:
-    """One line a problem, in the order of the file; what several aliases repeat is told once."""
-    told: dict[tuple[_Mark, tuple[str, ...], str], str] = {}
-    for key, text in problems:
-        names = tuple(str(part) for part in key)
-        depth = next((n for n in range(len(names), 0, -1) if names[:n] in marks), 0)
-        # A single value that stands for a list of one has no number in the file.
-        if names[depth:] == ("0",):
-            names = names[:depth]
-        mark = marks.get(names[:depth], (0, 0))
-        told.setdefault((mark, names[depth:], text), ".".join(names) or "the file")
-    return "\n".join(
-        f"{path.name}{f':{line}' if line else ''}: {name}: {text}"
-        for ((line, _), _, text), name in sorted(told.items())
-    )
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but a value like 2023-13-45 or ``!!int x`` is an error that has a place."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            value = super().construct_object(node, deep)
-            if isinstance(value, int):
-                str(value)  # Python refuses this for thousands of digits, also those written in hexadecimal.
-        except (ValueError, LookupError, AttributeError) as error:
-            raise yaml.constructor.ConstructorError(None, None, f"not a value: {error}", node.start_mark) from None
-        return value
-
-
-def _read_yaml(text: str) -> tuple[Any, _Marks, list[_Problem]]:
-    """The file's value, where its keys are, and the keys that stand twice (of which YAML takes the last)."""
-    loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return None, {}, [((), "empty: it needs datasets, profiles and pipelines")]
-        # Before the value is made, since that puts merged keys in their places.
-        marks, duplicates = dict(_key_marks(root, ())), list(_duplicate_keys(root, ()))
-        marks.update((key, mark) for key, mark in duplicates)
-        return loader.construct_document(root), marks, [(key, "key given twice") for key, _ in duplicates]
-    finally:
-        loader.dispose()
-
-
-def _mark(node: yaml.Node) -> _Mark:
-    return node.start_mark.line + 1, node.start_mark.column
-
-
-def _key_marks(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Mark]]:
-    if isinstance(node, yaml.MappingNode):
-        # What is merged (<<) comes first, since a mapping's own keys replace it.
-        for name, value in sorted(node.value, key=lambda pair: pair[0].tag != _MERGE):
-            if name.tag == _MERGE:
-                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    yield from _key_marks(merged, key)
-            else:
-                path = (*key, str(name.value))
-                yield path, _mark(name)
-                yield from _key_marks(value, path)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield (*key, str(index)), _mark(value)
-            yield from _key_marks(value, (*key, str(index)))
-
-
-def _duplicate_keys(node: yaml.Node, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Mark]]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for name, value in node.value:
-            path = (*key, str(name.value))
-            if path[-1] in seen:
-                yield path, _mark(name)
-            seen.add(path[-1])
-            yield from _duplicate_keys(value, path)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _duplicate_keys(value, (*key, str(index)))

@@ -32,6 +32,9 @@ def select(config: Config, options: Mapping[str, Any]) -> Selection:
     unknown = set(options) - {"pipeline", "profile", "dataset", "raw", "tasks", "epsilons", "seeds"}
     if unknown:
         raise UserError(f"unknown option {', '.join(sorted(unknown))}")
+    for name in ("tasks", "epsilons"):
+        if not isinstance(options.get(name) or [], list | tuple):
+            raise UserError(f"{name} is a list, got {options[name]!r}")
     pipeline_name = options.get("pipeline") or "relative_loss"
     profile_name = options.get("profile") or "quick"
     pipeline = config.pipeline(pipeline_name)
@@ -52,22 +55,26 @@ def select(config: Config, options: Mapping[str, Any]) -> Selection:
                 f"Choose tasks to match, for example TASKS={','.join(labels)}"
             )
 
-    epsilons = tuple(dict.fromkeys(float(epsilon) for epsilon in options.get("epsilons") or ())) or grids.epsilons
+    epsilons = tuple(options.get("epsilons") or grids.epsilons)
     for epsilon in epsilons:
-        if not (epsilon > 0 and math.isfinite(epsilon)):
-            raise UserError(f"epsilon must be a positive number, got {epsilon:g}; the baseline (ε = inf) always runs")
-    seeds = int(options.get("seeds") or grids.seeds)
-    if seeds < 1:
-        raise UserError(f"seeds is how many seeds to average over, at least 1, got {seeds}")
+        if not (_is_number(epsilon) and 0 < epsilon < math.inf):
+            raise UserError(f"epsilon must be a positive number, got {epsilon!r}; the baseline (ε = inf) always runs")
+    seeds: Any = grids.seeds if options.get("seeds") is None else options["seeds"]
+    if not (_is_number(seeds) and seeds >= 1 and seeds % 1 == 0):
+        raise UserError(f"seeds is how many seeds to average over, a whole number from 1, got {seeds!r}")
     return Selection(
         pipeline=pipeline_name,
         profile=profile_name,
         tasks=tasks,
         datasets=datasets,
-        epsilons=tuple(sorted(epsilons)),
-        seeds=seeds,
+        epsilons=tuple(sorted({float(epsilon) for epsilon in epsilons})),
+        seeds=int(seeds),
         raw=_checked_raw(config, datasets, options.get("raw")),
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _checked_raw(config: Config, datasets: Mapping[TaskName, str], raw: str | None) -> str | None:

@@ -283,7 +283,7 @@ def _bits(seed: int, column: str, purpose: str, ranks: Integers) -> NDArray[np.u
 
 
 def _uniform(seed: int, column: str, purpose: str, ranks: Integers) -> Floats:
-    return (_bits(seed, column, purpose, ranks) >> np.uint64(11)) * 2.0**-53
+    return (_bits(seed, column, purpose, ranks) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _normal(seed: int, column: str, purpose: str, ranks: Integers) -> Floats:

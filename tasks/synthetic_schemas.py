@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["display", "clicks"]
 
@@ -43,13 +43,13 @@ class Schema(NamedTuple):
 
 # fmt: off
 # I1 to I13 resemble Criteo's: mean and standard deviation of the logarithm, share of missing values.
-_DISPLAY_INTEGERS = (
+_DISPLAY_INTEGERS: tuple[tuple[Any, ...], ...] = (
     (0.9, 1.1, 0.45), (2.5, 2.0, 0.0, 3), (1.9, 1.5, 0.21), (1.6, 1.0, 0.22), (8.0, 1.9, 0.03),
     (3.6, 1.5, 0.22), (1.8, 1.4, 0.04), (2.1, 1.1, 0.001), (3.9, 1.3, 0.04), (0.2, 0.7, 0.45),
     (0.8, 0.9, 0.04), (0.1, 1.0, 0.40), (1.6, 1.1, 0.22),
 )
 # C1 to C26: sizes of Criteo's vocabularies, and shares of missing values like theirs.
-_DISPLAY_CATEGORICALS = (
+_DISPLAY_CATEGORICALS: tuple[tuple[Any, ...], ...] = (
     (1460,), (583,), (10_131_227, 0.03), (2_202_608, 0.03), (305,), (24, 0.12), (12_517,), (633,), (3,),
     (93_145,), (5683,), (8_351_593, 0.03), (3194,), (27,), (14_992,), (5_461_306, 0.03), (10,), (5652,),
     (2173, 0.44), (4, 0.44), (7_046_547, 0.03), (18, 0.45), (15,), (286_181, 0.03), (105, 0.44),

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jax
@@ -120,7 +121,7 @@ def run_trial(
             progress.curve.append(
                 {
                     "step": progress.steps,
-                    "train_loss": _finite(np.mean(progress.recent_losses)),
+                    "train_loss": _finite(fmean(progress.recent_losses)),
                     "validation_loss": _finite(_evaluate(trainer, state, validation, trial.task)),
                 }
             )

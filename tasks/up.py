@@ -23,23 +23,26 @@ from tasks.home import home
 from tasks.progress import say
 
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 START_SECONDS = 180
+POLITE_SECONDS = 15
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Servers = dict[str, subprocess.Popen]
 
 
 def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
-    """Starts both servers, says where they are and how to log in, and returns when told to stop.
+    """Starts both, says where they are and how to log in, and returns when told to stop.
 
-    Ctrl-C, SIGTERM and the end of the terminal stop both servers with all the processes they
-    started, also during the start.
+    Ctrl-C, SIGTERM and the end of the terminal stop both with all the processes they started, also
+    during the start.
     """
     load_config()
     _check_ports(host, {"AIRFLOW_PORT": airflow_port, "MLFLOW_PORT": mlflow_port})
     logs = home() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    airflow_url, mlflow_url = f"http://{LOOPBACK}:{airflow_port}", f"http://{LOOPBACK}:{mlflow_port}"
+    reached = LOOPBACK if host == EVERYWHERE else host
+    airflow_url, mlflow_url = f"http://{reached}:{airflow_port}", f"http://{reached}:{mlflow_port}"
     environment = airflow_environment() | {
         "AIRFLOW__API__HOST": host,
         "AIRFLOW__API__PORT": str(airflow_port),
@@ -48,14 +51,19 @@ def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
         # Seven processes for evaluations by language models, which nothing here uses.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
+    python = sys.executable
+    # The parts of `airflow standalone` that are needed. Standalone would also serve task logs on
+    # all of the machine's addresses, run a triggerer, and not notice when a part has died.
     commands = {
-        "MLflow": [sys.executable, "-m", "mlflow", "server", *_mlflow_arguments(host, mlflow_port)],
-        "Airflow": [sys.executable, "-m", "airflow", "standalone"],
+        "MLflow": [python, "-m", "mlflow", "server", *_mlflow_arguments(host, mlflow_port)],
+        "Airflow API server": [python, "-m", "airflow", "api-server"],
+        "Airflow scheduler": [python, "-m", "airflow", "scheduler", "--skip-serve-logs"],
+        "Airflow DAG processor": [python, "-m", "airflow", "dag-processor"],
     }
     with until_signalled():
         ensure_airflow()
         with running(commands, environment, logs) as servers:
-            say("starting; this takes about a minute")
+            say("starting; this takes about half a minute")
             _wait_for(f"{mlflow_url}/health", servers, logs)
             _wait_for(f"{airflow_url}/api/v2/monitor/health", servers, logs)
             user, password = _login()
@@ -142,7 +150,7 @@ def _stop(servers: Servers) -> None:
     for server in servers.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGINT)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + POLITE_SECONDS
     for server in servers.values():
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(max(0, deadline - time.monotonic()))
@@ -152,8 +160,7 @@ def _stop(servers: Servers) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, number)
         _wait_until_ended(servers, patience)
-    for name in servers:
-        say(f"{name} stopped")
+    say("stopped")
 
 
 def _wait_until_ended(servers: Servers, seconds: float) -> None:
@@ -192,7 +199,7 @@ def check_alive(servers: Servers, logs: Path) -> None:
 
 
 def _log(logs: Path, name: str) -> Path:
-    return logs / f"{name.lower()}.log"
+    return logs / f"{name.lower().replace(' ', '-')}.log"
 
 
 def _login() -> tuple[str, str]:

@@ -1,0 +1,292 @@
+"""The command line: what it says to a newcomer, what it answers, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dp_core.accounting import epsilon_bound
+from dp_core.sampling import poisson_event
+from tasks import airflow_home
+from tasks.cli import main
+from tasks.home import CHECKOUT
+
+VERBS = (
+    *("run", "up", "validate", "generate", "prepare", "plan"),
+    *("train", "audit", "report", "epsilon", "calibrate"),
+)
+EXAMPLES = 36_672_493
+PAPER_RUN = ("--examples", str(EXAMPLES), "--batch-size", "65536", "--epochs", "150")
+SMALL_RUN = ("--examples", "1000", "--batch-size", "100", "--steps", "10")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("DP_ADS_HOME", str(folder))
+    monkeypatch.delenv("DP_ADS_CONFIG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    yield folder
+    assert not folder.exists(), "none of these has anything to keep"
+
+
+def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m tasks`` as a user starts it."""
+    command = [sys.executable, "-m", "tasks", *arguments]
+    return subprocess.run(
+        command, cwd=CHECKOUT, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that says what is wrong, whether argparse says it or we do."""
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    last = captured.err.splitlines()[-1]
+    assert "error: " in last
+    return last.split("error: ", 1)[1]
+
+
+class TestHelp:
+    def test_names_every_verb(self) -> None:
+        done = shell("--help")
+        assert done.returncode == 0
+        for verb in VERBS:
+            assert re.search(rf"^    {verb}\s+\w", done.stdout, re.MULTILINE), verb
+        assert "differential privacy" in done.stdout
+        assert "Steps one by one: generate, prepare, plan, train, audit, report." in done.stdout
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_explains_every_option(self, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stop:
+            main([verb, "--help"])
+        assert stop.value.code == 0
+        text = capsys.readouterr().out
+        assert text.count("\n  -") >= 2
+        # The explanation follows two spaces, or stands on a line of its own.
+        assert re.findall(r"^  -[^ ]+(?: [A-Z_]+)?(?=\n  -|\n\n|\n$)", text, re.MULTILINE) == []
+
+    @pytest.mark.parametrize(
+        ("verb", "words"),
+        [
+            ("run", ["smoke, quick (the default) or paper", "pctr,pcvr", "1,10", "default: relative_loss", "--raw"]),
+            ("up", ["Airflow UI", "MLflow", "8080", "5000", "127.0.0.1", "Ctrl-C"]),
+            ("validate", ["pipelines.yaml"]),
+            ("generate", ["synthetic", "--rows", "--profile"]),
+            ("train", ["the latest", "--number"]),
+            ("epsilon", ["Poisson", "default: 1/N", "--steps", "clip norm"]),
+            ("calibrate", ["budget", "default: 1/N", "--epochs"]),
+        ],
+    )
+    def test_says_what_a_newcomer_needs(self, verb: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        text = capsys.readouterr().out
+        assert [word for word in words if word not in text] == []
+
+
+class TestAccounting:
+    def test_epsilon_of_the_papers_run(self) -> None:
+        done = shell("epsilon", *PAPER_RUN, "--noise-multiplier", "1.0", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        result = json.loads(done.stdout)
+        assert 3.68 <= result["epsilon"] <= 3.72
+        assert result["rdp_epsilon"] == pytest.approx(3.93, abs=0.02)
+        assert result["delta"] == 1 / EXAMPLES
+        assert result["sampling_probability"] == 65_536 / EXAMPLES
+        assert (result["sampler"], result["accountant"], result["converged"]) == ("poisson", "PLD", True)
+
+    def test_calibration_keeps_the_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer(capsys, "calibrate", *PAPER_RUN, "--epsilon", "3.0", "--json")
+        event = poisson_event(
+            sampling_probability=65_536 / EXAMPLES,
+            noise_multiplier=result["noise_multiplier"],
+            steps=result["steps"],
+        )
+        assert 2.97 <= epsilon_bound(event, 1 / EXAMPLES).epsilon <= 3.0
+        assert 2.97 <= result["epsilon"] <= 3.0
+        assert (result["target_epsilon"], result["delta"]) == (3.0, 1 / EXAMPLES)
+
+    def test_steps_and_delta_can_be_given(self, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ("epsilon", *SMALL_RUN, "--noise-multiplier", "2", "--json")
+        result = answer(capsys, *arguments, "--delta", "1e-5")
+        assert (result["steps"], result["delta"]) == (10, 1e-5)
+        assert result["epsilon"] > answer(capsys, *arguments)["epsilon"]
+
+    def test_answers_in_words(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["epsilon", *SMALL_RUN, "--noise-multiplier", "2"]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("ε = ")
+        assert "at δ = 0.001" in text
+        assert "10 steps, Poisson sampling at probability 0.1" in text
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                ("epsilon", "--examples", "10", "--batch-size", "20", "--epochs", "1", "--noise-multiplier", "1"),
+                "a batch of 20 is larger than the 10 examples",
+            ),
+            (("epsilon", *SMALL_RUN, "--noise-multiplier", "1", "--delta", "1"), "delta must be below 1, got 1"),
+            (("epsilon", *SMALL_RUN, "--noise-multiplier", "1", "--delta", "2.5"), "delta must be below 1, got 2.5"),
+            (
+                ("epsilon", *SMALL_RUN, "--noise-multiplier", "-1"),
+                "argument --noise-multiplier: expected a positive float, got '-1'",
+            ),
+            (
+                ("calibrate", *SMALL_RUN, "--epsilon", "inf"),
+                "argument --epsilon: expected a positive float, got 'inf'",
+            ),
+            (
+                ("calibrate", *SMALL_RUN, "--epsilon", "nan"),
+                "argument --epsilon: expected a positive float, got 'nan'",
+            ),
+            (
+                ("calibrate", *SMALL_RUN[2:], "--examples", "-5", "--epsilon", "1"),
+                "argument --examples: expected a positive int, got '-5'",
+            ),
+            (
+                ("calibrate", *SMALL_RUN[2:], "--examples", "1e6", "--epsilon", "1"),
+                "argument --examples: expected a positive int, got '1e6'",
+            ),
+            (
+                ("calibrate", *SMALL_RUN, "--epochs", "1", "--epsilon", "1"),
+                "argument --epochs: not allowed with argument --steps",
+            ),
+            (
+                ("calibrate", *SMALL_RUN[:4], "--epsilon", "1"),
+                "one of the arguments --epochs --steps is required",
+            ),
+            (("epsilon", *SMALL_RUN), "the following arguments are required: --noise-multiplier"),
+        ],
+    )
+    def test_refuses(self, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert refusal(capsys, *arguments) == message
+
+    def test_refuses_a_budget_out_of_reach(self, capsys: pytest.CaptureFixture[str]) -> None:
+        message = refusal(capsys, "calibrate", *PAPER_RUN, "--epsilon", "1e-9")
+        assert message.startswith("the accountant cannot work this out: ")
+
+
+class TestValidate:
+    def test_the_shipped_file(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["validate"]) == 0
+        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 3 datasets, 3 profiles, 1 pipelines\n"
+        assert capsys.readouterr().out == expected
+
+    def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        expected = {"valid": True, "datasets": 3, "profiles": 3, "pipelines": 1}
+        assert answer(capsys, "validate", "--json") == expected
+
+    def test_a_file_with_mistakes(self, tmp_path: Path) -> None:
+        path = tmp_path / "own.yaml"
+        text = (CHECKOUT / "pipelines.yaml").read_text()
+        path.write_text(text.replace("seeds: 5", "seeds: five").replace("evaluations: 2", "evaluation: 2"))
+        done = shell("validate", "--json", DP_ADS_CONFIG=str(path))
+        assert (done.returncode, done.stdout) == (2, "")
+        first, second = done.stderr.splitlines()
+        assert first.startswith("error: own.yaml:")
+        assert "profiles.smoke.evaluation: unknown key (did you mean 'evaluations'?)" in first
+        assert "pipelines.relative_loss.grids.paper.seeds: input should be a valid integer, got 'five'" in second
+
+    def test_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setenv("DP_ADS_CONFIG", str(tmp_path / "nowhere.yaml"))
+        expected = f"cannot read the configuration {tmp_path / 'nowhere.yaml'}: No such file or directory"
+        assert refusal(capsys, "validate") == expected
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def airflow_stays_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A mistake in what was asked for is told before anything is started."""
+
+        def started(*arguments: Any) -> None:
+            raise AssertionError("Airflow was started")
+
+        monkeypatch.setattr(airflow_home, "_airflow", started)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                ("run", "--dataset", "criteo_kaggle", "--tasks", "pctr", "--raw", "/nowhere"),
+                "RAW: there is no file /nowhere",
+            ),
+            (
+                ("run", "--raw", "/nowhere"),
+                "RAW is one file, but the tasks read synthetic_display and synthetic_clicks: choose one with DATASET",
+            ),
+            (
+                ("run", "--dataset", "criteo_kagle"),
+                "no dataset is called 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
+                "there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+            ),
+            (
+                ("run", "--profile", "huge"),
+                "no profile is called 'huge'; there are: smoke, quick, paper",
+            ),
+            (("prepare", "--tasks", "ctr"), "no task is called 'ctr'; there are: pctr, pcvr, pconvs"),
+            (("run", "--epsilons", "1,-2"), "argument --epsilons: expected a positive float, got '-2'"),
+            (("run", "--epsilons", "1;2"), "argument --epsilons: expected a positive float, got '1;2'"),
+            (("run", "--tasks", ","), "argument --tasks: expected a list such as a,b, got ','"),
+            (("run", "--seeds", "0"), "argument --seeds: expected a positive int, got '0'"),
+            (
+                ("generate", "nothing"),
+                "no dataset is called 'nothing'; there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+            ),
+            (("generate", "criteo_kaggle"), "dataset 'criteo_kaggle' is not synthetic: there is nothing to generate"),
+            (
+                ("generate", "synthetic_display", "--rows", "0"),
+                "argument --rows: expected a positive int, got '0'",
+            ),
+            (("train", "--number", "0"), "argument --number: expected a positive int, got '0'"),
+            (
+                ("up", "--airflow-port", "70000"),
+                "AIRFLOW_PORT is 70000: a port is a number from 1 to 65535",
+            ),
+            (
+                ("up", "--airflow-port", "5000"),
+                "AIRFLOW_PORT and MLFLOW_PORT are the same port, 5000: give two",
+            ),
+        ],
+    )
+    def test_one_line_says_what_is_wrong(
+        self, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert refusal(capsys, *arguments) == message
+
+    @pytest.mark.parametrize("verb", ["train", "audit", "report"])
+    def test_steps_that_need_a_plan(self, verb: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        plan = home / "runs" / "relative_loss" / "latest" / "plan.json"
+        assert refusal(capsys, verb) == f"no plan at {plan}: make one with `python -m tasks plan`"
+
+    def test_an_unknown_verb(self) -> None:
+        done = shell("rnu")
+        assert (done.returncode, done.stdout) == (2, "")
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("python -m tasks: error: argument verb: invalid choice: 'rnu'")
+        assert "run" in last
+
+    def test_no_verb(self) -> None:
+        done = shell()
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == "python -m tasks: error: the following arguments are required: verb"

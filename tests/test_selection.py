@@ -1,0 +1,202 @@
+"""What a run was asked for: the pipeline's own choices, what replaces them, and what cannot be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.config import Config, load_config
+from tasks.errors import UserError
+from tasks.home import CHECKOUT
+from tasks.selection import Selection, select
+
+SHIPPED = CHECKOUT / "pipelines.yaml"
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return load_config(SHIPPED)
+
+
+@pytest.fixture
+def raw_file(tmp_path: Path) -> Path:
+    path = tmp_path / "train.txt"
+    path.write_text("1\t2\n")
+    return path
+
+
+def edited(tmp_path: Path, **criteo: Any) -> Config:
+    """The shipped file with other settings for its real dataset."""
+    content = yaml.safe_load(SHIPPED.read_text())
+    content["datasets"]["criteo_kaggle"].update(criteo)
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return load_config(path)
+
+
+def refusal(config: Config, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        select(config, options)
+    return str(caught.value)
+
+
+def test_nothing_chosen_is_the_pipeline_itself_under_the_quick_profile(config: Config) -> None:
+    assert select(config, {}) == Selection(
+        pipeline="relative_loss",
+        profile="quick",
+        tasks=("pctr", "pcvr", "pconvs"),
+        datasets={"pctr": "synthetic_display", "pcvr": "synthetic_clicks", "pconvs": "synthetic_clicks"},
+        epsilons=(0.5, 1, 3, 5, 10, 30, 50),
+        seeds=2,
+        raw=None,
+    )
+
+
+@pytest.mark.parametrize("empty", [None, [], ""])
+def test_what_is_left_empty_is_the_pipelines_own(config: Config, empty: Any) -> None:
+    names = ("pipeline", "profile", "dataset", "tasks", "epsilons")
+    assert select(config, dict.fromkeys(names, empty)) == select(config, {})
+
+
+def test_the_profile_brings_its_grid(config: Config) -> None:
+    smoke = select(config, {"profile": "smoke"})
+    assert (smoke.epsilons, smoke.seeds) == ((1, 10), 1)
+
+
+def test_chosen_numbers_replace_the_grids(config: Config) -> None:
+    chosen = select(config, {"epsilons": [10, 0.1, 3.0, 10.0], "seeds": 7})
+    assert chosen.epsilons == (0.1, 3, 10), "in order, each once"
+    assert all(type(epsilon) is float for epsilon in chosen.epsilons)
+    assert chosen.seeds == 7
+
+
+def test_a_whole_number_of_seeds_may_come_as_a_float_from_json(config: Config) -> None:
+    seeds = select(config, {"seeds": 3.0}).seeds
+    assert seeds == 3
+    assert type(seeds) is int
+
+
+def test_chosen_tasks_come_in_the_order_given_each_once(config: Config) -> None:
+    chosen = select(config, {"tasks": ["pconvs", "pctr", "pconvs"]})
+    assert chosen.tasks == ("pconvs", "pctr")
+    assert chosen.datasets == {"pconvs": "synthetic_clicks", "pctr": "synthetic_display"}
+
+
+def test_a_dataset_is_for_all_tasks(config: Config) -> None:
+    chosen = select(config, {"dataset": "synthetic_clicks", "tasks": ["pcvr", "pconvs"]})
+    assert set(chosen.datasets.values()) == {"synthetic_clicks"}
+
+
+def test_a_raw_file_is_made_absolute(config: Config, raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(raw_file.parent)
+    chosen = select(config, {"dataset": "criteo_kaggle", "tasks": ["pctr"], "raw": raw_file.name})
+    assert chosen.raw == str(raw_file.resolve())
+
+
+def test_a_raw_file_in_the_yaml_needs_no_choice(tmp_path: Path, raw_file: Path) -> None:
+    config = edited(tmp_path, raw=str(raw_file))
+    assert select(config, {"dataset": "criteo_kaggle", "tasks": ["pctr"]}).raw is None
+
+
+def test_a_selection_survives_being_selected_again(config: Config) -> None:
+    """``run`` checks the options first and hands the same ones to the DAG, whose steps check them again."""
+    options = {"pipeline": "relative_loss", "profile": "smoke", "tasks": ["pcvr"], "epsilons": [2.0], "seeds": 2}
+    chosen = select(config, options)
+    again = {name: getattr(chosen, name) for name in options}
+    assert select(config, again) == chosen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sedes": 3, "epsilon": 1}, "unknown option epsilon, sedes"),
+        (
+            {"pipeline": "relative_los"},
+            "no pipeline is called 'relative_los' (did you mean 'relative_loss'?); there are: relative_loss",
+        ),
+        (
+            {"profile": "papper"},
+            "no profile is called 'papper' (did you mean 'paper'?); there are: smoke, quick, paper",
+        ),
+        ({"tasks": ["pctr", "ctr"]}, "no task is called 'ctr'; there are: pctr, pcvr, pconvs"),
+        ({"tasks": "pctr"}, "tasks is a list, got 'pctr'"),
+        ({"epsilons": 3}, "epsilons is a list, got 3"),
+        (
+            {"dataset": "criteo", "tasks": ["pctr"]},
+            "no dataset is called 'criteo' (did you mean 'criteo_kaggle'?); "
+            "there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+        ),
+        (
+            {"dataset": "synthetic_clicks"},
+            "dataset 'synthetic_clicks' has no label for pctr; it has: pcvr, pconvs. "
+            "Choose tasks to match, for example TASKS=pcvr,pconvs",
+        ),
+        (
+            {"dataset": "criteo_kaggle", "tasks": ["pctr"]},
+            "dataset 'criteo_kaggle' needs its raw file: give RAW=path, or `datasets.criteo_kaggle.raw` in the YAML",
+        ),
+        (
+            {"dataset": "criteo_kaggle", "tasks": ["pctr"], "raw": "/nowhere/train.txt"},
+            "RAW: there is no file /nowhere/train.txt",
+        ),
+        (
+            {"raw": "/nowhere/train.txt"},
+            "RAW is one file, but the tasks read synthetic_display and synthetic_clicks: choose one with DATASET",
+        ),
+    ],
+)
+def test_impossible_choices(config: Config, options: dict[str, Any], message: str) -> None:
+    assert refusal(config, **options) == message
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "1", None, True])
+def test_epsilon_must_be_positive_and_finite(config: Config, epsilon: Any) -> None:
+    assert refusal(config, epsilons=[1, epsilon]) == (
+        f"epsilon must be a positive number, got {epsilon!r}; the baseline (ε = inf) always runs"
+    )
+
+
+@pytest.mark.parametrize("seeds", [0, -1, 1.5, float("inf"), float("nan"), "2", True])
+def test_seeds_must_be_a_count(config: Config, seeds: Any) -> None:
+    assert refusal(config, seeds=seeds) == (
+        f"seeds is how many seeds to average over, a whole number from 1, got {seeds!r}"
+    )
+
+
+def test_a_raw_file_and_a_synthetic_dataset_exclude_each_other(config: Config, raw_file: Path) -> None:
+    assert refusal(config, tasks=["pctr"], raw=str(raw_file)) == (
+        "dataset 'synthetic_display' is synthetic and makes its own logs: with RAW, also choose a DATASET "
+        "that describes your file, one of: criteo_kaggle"
+    )
+
+
+def test_a_folder_is_no_raw_file(config: Config, tmp_path: Path) -> None:
+    message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"], raw=str(tmp_path))
+    assert message == f"RAW: there is no file {tmp_path}"
+
+
+def test_a_raw_file_in_the_yaml_must_be_there(tmp_path: Path) -> None:
+    config = edited(tmp_path, raw="/nowhere/train.txt")
+    message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"])
+    assert message == "datasets.criteo_kaggle.raw: there is no file /nowhere/train.txt"
+
+
+def test_a_task_that_the_pipeline_does_not_have(tmp_path: Path) -> None:
+    content = yaml.safe_load(SHIPPED.read_text())
+    del content["pipelines"]["relative_loss"]["datasets"]["pctr"]
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(yaml.safe_dump(content))
+    message = refusal(load_config(path), tasks=["pctr"])
+    assert message == "pipeline 'relative_loss' has no task pctr; it has: pconvs, pcvr"
+
+
+def test_a_profile_without_a_grid(tmp_path: Path) -> None:
+    content = yaml.safe_load(SHIPPED.read_text())
+    del content["pipelines"]["relative_loss"]["grids"]["paper"]
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    message = refusal(load_config(path), profile="paper")
+    assert message == "pipeline 'relative_loss' has no grid for profile 'paper'; it has: smoke, quick"
