@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tasks.airflow_home import airflow_environment, ensure_airflow
 from tasks.config import load_config
 from tasks.errors import UserError
 from tasks.home import home
-from tasks.progress import ERROR_MARK, PROGRESS_MARK, say
+from tasks.progress import ERROR_MARK, PROGRESS_MARK, format_seconds, say
 from tasks.selection import select
 
 
@@ -34,7 +36,7 @@ def run_pipeline(options: Mapping[str, Any]) -> Path:
     if selection.raw is not None:
         conf["raw"] = selection.raw
     command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(conf)]
-    errors = []
+    errors, trials = [], _TrialsLeft()
     with (
         open(log, "w", encoding="utf-8") as file,
         subprocess.Popen(
@@ -46,7 +48,7 @@ def run_pipeline(options: Mapping[str, Any]) -> Path:
             for line in process.stdout:
                 file.write(line)
                 if line.startswith(PROGRESS_MARK):
-                    print(line, end="", flush=True)
+                    print(line.rstrip() + trials.left_after(line), flush=True)
                 elif line.startswith(ERROR_MARK):
                     errors.append(line.removeprefix(ERROR_MARK).rstrip())
         except KeyboardInterrupt:
@@ -56,3 +58,23 @@ def run_pipeline(options: Mapping[str, Any]) -> Path:
         reasons = "\n".join(dict.fromkeys(errors)) or "a task failed in a way it should not have"
         raise UserError(f"{reasons}\n(the run failed; full log: {log})")
     return home() / "reports" / selection.pipeline / "latest"
+
+
+class _TrialsLeft:
+    """Counts the trials that were trained, to say how long the others may take."""
+
+    def __init__(self) -> None:
+        self._done = self._total = 0
+        self._start = time.monotonic()
+
+    def left_after(self, line: str) -> str:
+        """What to add to a line: nothing, unless it tells of a finished trial."""
+        planned = re.search(r"planned (\d+) trials, (\d+) of them", line)
+        if planned:
+            self._start = time.monotonic()
+            self._total = int(planned[1]) - int(planned[2])
+        if not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
+            return ""
+        self._done += 1
+        left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+        return f" ({self._done} of {self._total} done, about {format_seconds(left)} left)"
