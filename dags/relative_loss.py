@@ -91,14 +91,15 @@ def relative_loss() -> None:
 
         return step(plan, _options(), prepared)
 
-    @task(pool="gpu", map_index_template="{{ trial_name }}")
+    # Not an XCom for each key of the result: with hundreds of trials that is most of the time a rerun takes.
+    @task(pool="gpu", map_index_template="{{ trial_name }}", multiple_outputs=False)
     def train(item: dict[str, Any]) -> dict[str, Any]:
         from tasks.train import train
 
         get_current_context()["trial_name"] = item["name"]
         return step(train, item)
 
-    @task(map_index_template="{{ trial_name }}")
+    @task(map_index_template="{{ trial_name }}", multiple_outputs=False)
     def audit(trained: dict[str, Any]) -> dict[str, Any]:
         from tasks.audit import audit
 

@@ -29,6 +29,7 @@ def airflow_environment() -> dict[str, str]:
         "AIRFLOW_HOME": str(home() / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # Each running task imports JAX or MLflow: hundreds of megabytes.
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
