@@ -76,7 +76,7 @@ def calibrate_noise(
     ``make_event`` gives the event for a noise multiplier. Searches on log σ by false position:
     log ε falls almost linearly with log σ.
     """
-    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
+    if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon must be positive and finite, got {target_epsilon}")
     aim = math.log(target_epsilon * (1 - relative_tolerance / 2))
 

@@ -17,6 +17,7 @@ _NOT_COVERED = """\
   part (tokens seen at least a fixed number of times). That choice is outside ε.
 - **Hyperparameters.** They were chosen by validation loss among several trials. ε is that of this
   one trial, not of the selection.
+- **Other releases.** Every further model that is trained on the same examples and published adds its own ε.
 - **The size of the training part.** N is treated as public: it sets the sampling probability and δ.
 - **Logged metrics.** Training losses in the log and in MLflow are computed from private examples
   without noise. Do not publish them with the model.

@@ -46,7 +46,8 @@ def test_clipped_sum_equals_the_oracle(loss: str, l2_clip_norm: float) -> None:
     ghost = compiled(clipped_gradient_sum, model, LOSSES[loss])(params, batch, l2_clip_norm)
     expected = compiled(oracle.clipped_gradient_sum, model, LOSSES[loss])(params, batch, l2_clip_norm)
     assert_close_by_layer(ghost.gradients, expected.gradients)
-    np.testing.assert_allclose(ghost.losses, expected.losses, rtol=1e-6)
+    # exp(f) and y·f nearly cancel for some examples: what is left has their rounding error.
+    np.testing.assert_allclose(ghost.losses, expected.losses, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -91,7 +92,7 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm() -> None:
             mask[example] = 0
             without = clipped(params, examples._replace(mask=mask), 0.7).gradients
             moved = jax.tree.map(jnp.subtract, with_all, without)
-            assert optax.global_norm(moved) <= 0.7 * (1 + 1e-4)
+            assert optax.tree.norm(moved) <= 0.7 * (1 + 1e-4)
 
 
 def test_padding_adds_nothing() -> None:
