@@ -74,7 +74,8 @@ def relative_loss() -> None:
     ### How much is lost at each privacy budget?
     Prepares the logs, trains every trial of the sweep with DP-SGD (and a non-private baseline), audits each
     trial's ε from the record of what it ran, and makes the table of relative losses: Table 1 of *Private Ad
-    Modeling with DP-SGD*.
+    Modeling with DP-SGD*. Trials that an earlier run trained are found and not trained again: where there are only
+    such, `train` and `audit` are skipped, and `report` audits what it found.
 
     The table is in `reports/relative_loss/latest/` of the home folder and on the parent run in MLflow.
     """
@@ -89,7 +90,10 @@ def relative_loss() -> None:
     def plan(prepared: list[dict[str, str]]) -> list[dict[str, Any]]:
         from tasks.plan import plan
 
-        return step(plan, _options(), prepared)
+        planned = step(plan, _options(), prepared)
+        # Beside the returned value, which is the only one that tasks can be mapped over.
+        get_current_context()["ti"].xcom_push(key="run", value=planned["run"])
+        return planned["items"]
 
     # Not an XCom for each key of the result: with hundreds of trials that is most of the time a rerun takes.
     @task(pool="gpu", map_index_template="{{ trial_name }}", multiple_outputs=False)
@@ -106,13 +110,15 @@ def relative_loss() -> None:
         get_current_context()["trial_name"] = trained["name"]
         return step(audit, trained)
 
-    @task
-    def report(audited: list[dict[str, Any]]) -> dict[str, str]:
+    # Also where every trial was trained before, so that there is nothing to map over.
+    @task(trigger_rule="none_failed", multiple_outputs=False)
+    def report(run: str, audited: list[dict[str, Any]]) -> dict[str, str]:
         from tasks.report import report
 
-        return step(report, audited)
+        return step(report, run, audited)
 
-    report(audit.expand(trained=train.expand(item=plan(prepare()))))
+    planned = plan(prepare())
+    report(planned["run"], audit.expand(trained=train.expand(item=planned)))
 
 
 relative_loss()

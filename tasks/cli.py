@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     _planned_run_arguments(verb, "only the trial with this number")
     verb = _verb(verbs, "audit", _audit, "recompute ε of the trained trials from their records")
     _planned_run_arguments(verb, "only the trial with this number")
-    verb = _verb(verbs, "report", _report, "make the table of a plan whose trials are trained and audited")
+    verb = _verb(verbs, "report", _report, "audit the trained trials of a plan and make its table")
     _planned_run_arguments(verb)
 
     verb = _verb(verbs, "epsilon", _epsilon, "the ε of DP-SGD with Poisson sampling, for given noise")
@@ -188,8 +188,8 @@ def _plan(options: argparse.Namespace) -> None:
     from tasks.plan import plan
 
     selection = _selection(options)
-    items = plan(selection, prepare_datasets(selection))
-    _show(options, items, f"{len(items)} trials in {items[0]['run']}")
+    planned = plan(selection, prepare_datasets(selection))
+    _show(options, planned, f"{len(planned['items'])} trials to train in {planned['run']}")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -201,44 +201,36 @@ def _train(options: argparse.Namespace) -> None:
 
 def _audit(options: argparse.Namespace) -> None:
     from tasks.audit import audit
+    from tasks.trained import find_trained
 
-    audited = [audit(_trained(item)) for item in _planned_items(options)]
+    audited = [audit(find_trained(item)) for item in _planned_items(options)]
     _show(options, audited, f"{len(audited)} trials audited, each within its budget")
 
 
 def _report(options: argparse.Namespace) -> None:
-    from tasks.audit import audit
     from tasks.report import report
     from tasks.tables import print_table
 
-    options.number = None
-    made = report([audit(_trained(item)) for item in _planned_items(options)])
+    made = report(str(_planned_run(options)), [])
     if options.json:
         print(json.dumps(made, indent=2))
     else:
         print_table(Path(made["table"]))
 
 
+def _planned_run(options: argparse.Namespace) -> Path:
+    return (home() / "runs" / options.pipeline / options.run).resolve()
+
+
 def _planned_items(options: argparse.Namespace) -> list[dict[str, Any]]:
     from tasks.plan import read_plan
 
-    items = read_plan(home() / "runs" / options.pipeline / options.run)["items"]
+    items = read_plan(_planned_run(options))["items"]
     if options.number is None:
         return items
     if options.number > len(items):
         raise UserError(f"there is no trial {options.number}: the plan has {len(items)}")
     return [items[options.number - 1]]
-
-
-def _trained(item: dict[str, Any]) -> dict[str, Any]:
-    """What ``train`` returned for a planned trial, found again."""
-    from tasks.train import train
-    from tasks.trial import Trial
-
-    trial = Trial.model_validate(item["trial"])
-    if not (trial.folder / "record.json").exists():
-        raise UserError(f"trial {item['number']} ({trial.label()}) is not trained yet: `python -m tasks train` first")
-    return train(item)
 
 
 def _epsilon(options: argparse.Namespace) -> None:

@@ -18,14 +18,15 @@ from tasks.home import home, point_latest_at, read_json, write_json
 from tasks.progress import say
 from tasks.selection import Selection, select
 from tasks.tracking import start_pipeline_run
+from tasks.trained import is_trained
 from tasks.trial import Trial
 
 
-def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """Lists the trials of a pipeline run and opens its MLflow run.
 
-    Returns one item a trial: ``{"run", "parent", "number", "of", "name", "trial", "prepared"}``, all that
-    the training step needs to know.
+    Returns the planned run's folder and, for each trial that is not trained yet, an item with all
+    that the training step needs to know. The report finds the others by their keys.
     """
     config = load_config()
     selection = select(config, options)
@@ -36,8 +37,8 @@ def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> l
         for task in selection.tasks
         for trial in _trials(config, selection, task, opened[selection.datasets[task]])
     ]
-    finished = sum((trial.folder / "record.json").exists() for trial in trials)
-    say(f"planned {len(trials)} trials, {finished} of them already trained")
+    missing = [trial for trial in trials if not is_trained(trial)]
+    say(f"planned {len(trials)} trials, {len(trials) - len(missing)} of them already trained")
 
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
@@ -56,7 +57,7 @@ def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> l
     ]
     write_json(folder / "plan.json", {"selection": selection._asdict(), "parent": parent, "items": items})
     point_latest_at(folder)
-    return items
+    return {"run": str(folder), "items": [item for item, trial in zip(items, trials, strict=True) if trial in missing]}
 
 
 def read_plan(run: str | Path) -> dict[str, Any]:

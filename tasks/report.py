@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from tasks.audit import audit
 from tasks.config import TASKS, TaskName, load_config
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, whole_directory, write_text
@@ -15,6 +16,7 @@ from tasks.plan import read_plan
 from tasks.progress import say
 from tasks.tables import Row, as_csv, as_markdown
 from tasks.tracking import log_report
+from tasks.trained import find_trained
 from tasks.trial import Trial
 
 
@@ -26,13 +28,20 @@ class Outcome(NamedTuple):
     test_loss: float | None
 
 
-def report(audited: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Makes the relative-loss table of a pipeline run whose trials were all audited."""
-    audited = list(audited)
-    if not audited:
-        raise UserError("nothing to report: no trial was audited")
-    run = Path(audited[0]["run"])
+def report(run_folder: str, new: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Makes the relative-loss table of a planned run.
+
+    ``new`` are the results of the trials that this run trained and audited. The plan's other trials
+    were trained by earlier runs: they are found, logged to this one and audited again.
+    """
+    run = Path(run_folder)
     planned = read_plan(run)
+    known = {item["trial"]: item for item in new}
+    keys = [Trial.model_validate(item["trial"]).key for item in planned["items"]]
+    audited = [
+        known[key] if key in known else audit(find_trained(item))
+        for key, item in zip(keys, planned["items"], strict=True)
+    ]
     outcomes = [_outcome(item["trial"]) for item in audited]
     rows = relative_loss_rows(outcomes)
     selection = planned["selection"]

@@ -24,9 +24,9 @@ from dp_core.sampling import PoissonSampler, make_sampler, steps_for_epochs
 from dp_core.training import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
 from tasks.checkpoint import Checkpoint, Progress, save_parameters
 from tasks.encoded import Prepared, Split, open_prepared
-from tasks.home import home, read_json, whole_directory, write_json
-from tasks.progress import Ticker, format_seconds, note, say
-from tasks.tracking import log_trial
+from tasks.home import home, whole_directory, write_json
+from tasks.progress import Ticker, say
+from tasks.trained import is_trained, log_trained
 from tasks.trial import Trial
 
 PREDICTION_ROWS = 8192
@@ -37,19 +37,10 @@ STEPS_IN_FLIGHT = 2
 def train(item: Mapping[str, Any]) -> dict[str, Any]:
     """Trains one planned trial, or finds it trained, and logs it as a run of its own in MLflow."""
     trial = Trial.model_validate(item["trial"])
-    record_path = trial.folder / "record.json"
-    reused = record_path.exists()
+    reused = is_trained(trial)
     if not reused:
         run_trial(trial, open_prepared(Path(item["prepared"])))
-    record = read_json(record_path)
-    mlflow_run = log_trial(item["parent"], trial, record, reused=reused)
-    tell = note if reused else say
-    tell(
-        f"trial {item['number']} of {item['of']}, {trial.label()}: validation {_loss(record['validation_loss'])}, "
-        f"test {_loss(record['test_loss'])}, {record['steps']:,} steps at {record['steps_per_second']:.0f}/s, "
-        f"{'found' if reused else format_seconds(record['seconds'])}"
-    )
-    return {"trial": trial.key, "name": item["name"], "mlflow_run": mlflow_run, "run": item["run"]}
+    return log_trained(item, reused=reused)
 
 
 def run_trial(
@@ -215,10 +206,6 @@ def _mechanism_record(trial: Trial, sampler: PoissonSampler, progress: Progress)
 def _finite(value: float) -> float | None:
     """None for a run that diverged: JSON has no NaN, and a NaN must not win a comparison."""
     return float(value) if math.isfinite(value) else None
-
-
-def _loss(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
 
 
 def _use_compilation_cache() -> None:

@@ -102,8 +102,7 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     from tasks.tracking import tracking_uri
 
     options = {"profile": "smoke", "tasks": ["pconvs"], "epsilons": [2.0]}
-    items = plan(options, prepare_datasets(options))
-    item = items[-1]
+    item = plan(options, prepare_datasets(options))["items"][-1]
     trained = train(item)
     audited = audit(trained)
     client = MlflowClient(tracking_uri())

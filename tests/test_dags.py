@@ -61,7 +61,7 @@ def test_the_pipeline_is_a_chain_with_mapped_trials(parsed: dict[str, Any]) -> N
     chain = ["prepare", "plan", "train", "audit", "report"]
     assert set(tasks) == set(chain)
     for task, following in itertools.pairwise(chain):
-        assert tasks[task]["downstream"] == [following]
+        assert following in tasks[task]["downstream"]
     assert [name for name in chain if tasks[name]["mapped"]] == ["train", "audit"]
     assert tasks["train"]["pool"] == "gpu"
     assert tasks["train"]["named"]
