@@ -126,7 +126,9 @@ def run_trial(
     progress.seconds = time.monotonic() - start
     record = {
         "trial": trial.model_dump(mode="json"),
-        "mechanism": _mechanism_record(trial, sampler, progress).to_json() if trial.epsilon is not None else None,
+        "mechanism": _mechanism_record(hyperparameters, sampler, progress).to_json()
+        if trial.epsilon is not None
+        else None,
         "validation_loss": progress.curve[-1]["validation_loss"],
         "test_loss": _finite(_evaluate(trainer, state, prepared.split("test", trial.task), trial.task)),
         "loss_name": objective.reported_name,
@@ -186,9 +188,8 @@ def _collect(losses: list[jax.Array], progress: Progress) -> None:
     losses.clear()
 
 
-def _mechanism_record(trial: Trial, sampler: PoissonSampler, progress: Progress) -> MechanismRecord:
-    assert trial.noise_multiplier is not None
-    assert trial.l2_clip_norm is not None
+def _mechanism_record(ran: Hyperparameters, sampler: PoissonSampler, progress: Progress) -> MechanismRecord:
+    """From the numbers that the compiled step was given (in its 32 bits), not from the trial's description."""
     return MechanismRecord(
         sampler="poisson",
         examples=sampler.examples,
@@ -196,8 +197,8 @@ def _mechanism_record(trial: Trial, sampler: PoissonSampler, progress: Progress)
         expected_batch_size=sampler.expected_batch_size,
         max_batch_size=sampler.max_batch_size,
         steps=progress.steps,
-        noise_multiplier=trial.noise_multiplier,
-        l2_clip_norm=trial.l2_clip_norm,
+        noise_multiplier=float(ran.noise_multiplier),
+        l2_clip_norm=float(ran.l2_clip_norm),
         sampled_examples=progress.sampled_examples,
         largest_batch=progress.largest_batch,
     )

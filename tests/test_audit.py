@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import tasks.train
 from dp_core.accounting import epsilon_bound
 from dp_core.sampling import poisson_event
+from dp_core.training import Hyperparameters, as_traced
 from tasks.audit import AuditFailure, audit, judge
 from tasks.budget import noise_multiplier_for
 from tasks.encoded import Prepared
@@ -118,3 +120,18 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
         audit(trained)
     assert client.get_run(trained["mlflow_run"]).info.status == "FAILED"
     assert client.get_run(trained["mlflow_run"]).data.tags["audit"] == "failed"
+
+
+def test_noise_that_the_step_did_not_get_is_not_recorded(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that hands its step half the planned noise leaves a record of half the noise, and fails."""
+    planned = noise_multiplier_for(epsilon=4.0, delta=1 / 2400, sampling_probability=100 / 2400, steps=48)
+    trial = make_trial(prepared, epsilon=4.0, noise_multiplier=planned, seed=7)
+
+    def halved(hyper: Hyperparameters) -> Hyperparameters:
+        return as_traced(hyper._replace(noise_multiplier=hyper.noise_multiplier / 2))
+
+    monkeypatch.setattr(tasks.train, "as_traced", halved)
+    run_trial(trial, prepared)
+    result, _ = judge(trial, read_json(trial.folder / "record.json"))
+    assert result["verdict"] == "failed"
+    assert "over the budget" in result["findings"][0]
