@@ -51,6 +51,9 @@ def epsilon_bound(event: dp_accounting.DpEvent, delta: float, *, seconds: float 
     rdp_epsilon = _rdp_epsilon(event, delta)
     interval = _FIRST_INTERVAL
     best = _pld_epsilon(event, delta, interval)
+    if math.isinf(best) and math.isinf(rdp_epsilon):
+        # There is no noise at all, and nothing to refine.
+        return EpsilonBound(math.inf, best, rdp_epsilon, interval, True)
     while True:
         began = time.monotonic()
         finer = _pld_epsilon(event, delta, interval / _REFINEMENT)

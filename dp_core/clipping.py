@@ -1,10 +1,12 @@
-"""Sums of clipped per-example gradients, in one backward pass.
+"""Sums of clipped gradients, in one backward pass.
 
 The paper's Section 5 takes two passes: one for the norms, one for the gradient of the reweighted
 loss. One is enough. A single backward pass gives each layer's input ``a`` and output gradient
 ``δ``; the norms follow from those, and so does each weight gradient, with the clip factors folded
 in: ``aᵀ(c·δ)``.
 
+What is clipped is the gradient of an example or, with microbatches, the mean gradient of a group.
+Sums are added to a total in place, so a batch may come in any number of pieces.
 ``oracle.py`` holds the slow and obvious version that the tests compare with.
 """
 
@@ -16,109 +18,93 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
-from dp_core.layers import LAYER_INPUTS, LAYER_OUTPUTS, RULES
+from dp_core.microbatches import Microbatches, squared_group_norms
+from dp_core.signals import Batch, ExampleLoss, add_weighted_gradients, backward, squared_norms
 
-ExampleLoss = Callable[[Any, Any], jax.Array]
+# Stands in for the smallest gradients when every gradient is scaled to the clip norm (AUTO-S of
+# Bu et al., 2023, whose value this is): without it, rounding errors would be scaled up as well.
+AUTOMATIC_STABILITY = 0.01
 
 
-class Batch(NamedTuple):
-    """Examples of a fixed shape; ``mask`` is 1 for those that were sampled and 0 for padding."""
+def _clip(norms: jax.Array, l2_clip_norm: ArrayLike) -> jax.Array:
+    return jnp.minimum(1.0, l2_clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
 
-    integers: ArrayLike
-    categoricals: ArrayLike
-    labels: ArrayLike
-    mask: ArrayLike
+
+def _normalise(norms: jax.Array, l2_clip_norm: ArrayLike) -> jax.Array:
+    return jnp.asarray(l2_clip_norm) / (norms + AUTOMATIC_STABILITY)
+
+
+# The factor that a gradient is scaled by, from its norm: each leaves it at most l2_clip_norm long.
+# ``adaptive`` differs from ``fixed`` in that the clip norm moves (``adaptive_clipping.py``).
+CLIP_FACTORS: dict[str, Callable[[jax.Array, ArrayLike], jax.Array]] = {
+    "fixed": _clip,
+    "automatic": _normalise,
+    "adaptive": _clip,
+}
 
 
 class GradientSum(NamedTuple):
-    """A sum of (clipped) gradients over a batch, and each example's loss before the update."""
+    """What a batch adds up to.
+
+    ``loss`` is the sum of the examples' losses, ``too_long`` the number of examples (or groups)
+    whose gradient was longer than the clip norm, and ``not_finite`` the number of rows whose
+    gradient has no finite norm: if there are any, ``gradients`` must not be used.
+    """
 
     gradients: Any
-    losses: jax.Array
+    loss: jax.Array
+    too_long: jax.Array
+    not_finite: jax.Array
 
 
-def gradient_sum(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss) -> GradientSum:
-    """The sum of the examples' gradients as they are, for training without privacy."""
-
-    def total_loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        losses = example_loss(model.apply({"params": params}, batch.integers, batch.categoricals), batch.labels)
-        return jnp.sum(batch.mask * losses), losses
-
-    gradients, losses = jax.grad(total_loss, has_aux=True)(params)
-    return GradientSum(gradients, losses)
+def zero_sum(params: Any) -> GradientSum:
+    """The sum over no examples."""
+    zero, none = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
+    return GradientSum(jax.tree.map(jnp.zeros_like, params), zero, none, none)
 
 
-def clipped_gradient_sum(
-    model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss, *, l2_clip_norm: ArrayLike
+def add_gradients(
+    total: GradientSum, model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss
 ) -> GradientSum:
-    """The sum of the examples' gradients, each scaled down to norm ``l2_clip_norm`` where it is longer.
+    """``total`` plus the examples' gradients as they are, for training without privacy."""
+    mask = jnp.asarray(batch.mask)
+    signals, losses = backward(model, params, batch, example_loss)
+    gradients = add_weighted_gradients(total.gradients, signals, mask)
+    return total._replace(gradients=gradients, loss=total.loss + jnp.sum(mask * losses))
+
+
+def add_clipped_gradients(
+    total: GradientSum,
+    model: nn.Module,
+    params: Any,
+    batch: Batch,
+    example_loss: ExampleLoss,
+    *,
+    l2_clip_norm: ArrayLike,
+    clipping: str = "fixed",
+    microbatches: Microbatches | None = None,
+) -> GradientSum:
+    """``total`` plus the examples' gradients, each scaled to be at most ``l2_clip_norm`` long.
 
     Adding or removing one example changes the result by at most ``l2_clip_norm`` in L2 norm (to
-    float32 rounding), over all parameters together.
+    float32 rounding), over all parameters together. With ``microbatches`` what is scaled is the sum
+    of a group's gradients over the nominal group size, and one example changes the result by at
+    most twice the clip norm: it takes one group's vector to another, both within the bound.
     """
-    signals, losses = _backward(model, params, batch, example_loss)
-    squared_norms = sum(
-        RULES[layer.rule].squared_norms(layer.params, layer.input, layer.output_gradient) for layer in signals.values()
+    mask = jnp.asarray(batch.mask)
+    signals, losses = backward(model, params, batch, example_loss)
+    if microbatches is None:
+        norms, share, first_of_group = jnp.sqrt(squared_norms(signals)), 1.0, mask > 0
+    else:
+        groups = jnp.asarray(batch.groups)
+        norms = jnp.sqrt(squared_group_norms(signals, groups, microbatches))
+        share, first_of_group = 1 / microbatches.size, (mask > 0) & (groups == jnp.arange(groups.shape[0]))
+    factors = share * mask * CLIP_FACTORS[clipping](norms, l2_clip_norm)
+    return GradientSum(
+        gradients=add_weighted_gradients(total.gradients, signals, factors),
+        loss=total.loss + jnp.sum(mask * losses),
+        too_long=total.too_long + jnp.sum(first_of_group & (norms > l2_clip_norm), dtype=jnp.int32),
+        not_finite=total.not_finite + jnp.sum((mask > 0) & ~jnp.isfinite(norms), dtype=jnp.int32),
     )
-    norms = jnp.sqrt(squared_norms)
-    tiny = jnp.finfo(norms.dtype).tiny
-    factors = jnp.asarray(batch.mask) * jnp.minimum(1.0, l2_clip_norm / jnp.maximum(norms, tiny))
-    gradients: dict[tuple[str, ...], Any] = {}
-    for path, layer in signals.items():
-        summed = RULES[layer.rule].weighted_gradient(layer.params, layer.input, layer.output_gradient, factors)
-        gradients |= {(*path, name): value for name, value in summed.items()}
-    return GradientSum(unflatten_dict(gradients), losses)
-
-
-class _LayerSignals(NamedTuple):
-    rule: str
-    params: Any
-    input: jax.Array
-    output_gradient: jax.Array
-
-
-def _backward(
-    model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss
-) -> tuple[dict[tuple[str, ...], _LayerSignals], jax.Array]:
-    """Every layer's input and, for every example, the gradient of its loss by the layer's output."""
-
-    def run(outputs: Any) -> tuple[jax.Array, Any]:
-        logits, captured = model.apply(
-            {"params": params, LAYER_OUTPUTS: outputs},
-            batch.integers,
-            batch.categoricals,
-            mutable=[LAYER_INPUTS],
-        )
-        losses = example_loss(logits, batch.labels)
-        # Examples do not interact, so the gradient of the sum by one example's layer output is
-        # the gradient of that example's own loss.
-        return jnp.sum(losses), (losses, captured[LAYER_INPUTS])
-
-    zeros = _zero_perturbations(model, params, batch)
-    output_gradients, (losses, inputs) = jax.grad(run, has_aux=True)(zeros)
-
-    flat_inputs, flat_gradients, flat_params = map(flatten_dict, (inputs, output_gradients, params))
-    signals = {}
-    for (*path, rule), layer_input in flat_inputs.items():
-        layer_params = {key[-1]: value for key, value in flat_params.items() if list(key[:-1]) == path}
-        signals[tuple(path)] = _LayerSignals(rule, layer_params, layer_input, flat_gradients[(*path, rule)])
-    for path in flat_params:
-        if path[:-1] not in signals:
-            raise ValueError(
-                f"parameter {'/'.join(path)} belongs to a layer that per-example clipping has no rule for; "
-                f"build it from dp_core.layers, or add a rule there (rules: {', '.join(RULES)})"
-            )
-    return signals, losses
-
-
-def _zero_perturbations(model: nn.Module, params: Any, batch: Batch) -> Any:
-    def outputs(params: Any) -> Any:
-        _, captured = model.apply(
-            {"params": params}, batch.integers, batch.categoricals, mutable=[LAYER_OUTPUTS, LAYER_INPUTS]
-        )
-        return captured[LAYER_OUTPUTS]
-
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(outputs, params))

@@ -3,8 +3,8 @@
 A layer does two things besides computing its output. It *sows* its input ``a`` under the name of
 its rule, and it passes its output through ``perturb`` under the same name, so that the gradient
 with respect to that (zero) perturbation is the layer's output gradient ``δ``. From ``a`` and ``δ``
-alone a rule gives, for every example, the squared norm of the layer's parameter gradient, and for
-any weights ``w`` the weighted sum of the examples' gradients: neither needs a gradient per example
+alone a rule gives the inner product of two examples' parameter gradients, and for any weights
+``w`` the weighted sum of the examples' gradients: neither needs a gradient per example
 (Goodfellow 2015; Section 5 of the paper).
 
 A new kind of layer is one module and one entry of ``RULES``.
@@ -22,18 +22,27 @@ import numpy as np
 
 LAYER_INPUTS = "layer_inputs"
 LAYER_OUTPUTS = "layer_outputs"
+# A slot of a multi-valued feature that holds no token.
+NO_TOKEN = -1
+
+# Float32 squares of smaller numbers than about 1e-19 vanish. An output gradient that small still
+# makes a long gradient if the layer's input is enormous; beyond this square of the input's norm the
+# product is not trusted, and the example counts as having no finite gradient.
+_LARGEST_TRUSTED_SQUARE = 1e24
 
 
 class Dense(nn.Module):
     """``x @ kernel + bias`` for x of shape (examples, inputs)."""
 
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", _initializer("kernel"), (x.shape[-1], self.features))
-        bias = self.param("bias", _initializer("bias"), (self.features,))
-        return _tap(self, "dense", x, x @ kernel + bias)
+        output = x @ self.param("kernel", _initializer("kernel"), (x.shape[-1], self.features))
+        if self.use_bias:
+            output = output + self.param("bias", _initializer("bias"), (self.features,))
+        return _tap(self, "dense" if self.use_bias else "dense_without_bias", x, output)
 
 
 class Embedding(nn.Module):
@@ -44,9 +53,23 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        shape = (self.vocabulary_size, self.dimension)
-        table = self.param("table", _initializer("table"), shape)
-        return _tap(self, "embedding", tokens, table[tokens])
+        return _tap(self, "embedding", tokens, _table(self)[tokens])
+
+
+class EmbeddingBag(nn.Module):
+    """The sum of several rows of a table per example, for tokens of shape (examples, slots).
+
+    A slot may hold ``NO_TOKEN``, and a token may be in several slots of one example.
+    """
+
+    vocabulary_size: int
+    dimension: int
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        table = _table(self)
+        rows = jnp.where((tokens >= 0)[..., None], table[jnp.maximum(tokens, 0)], 0.0)
+        return _tap(self, "embedding_bag", tokens, jnp.sum(rows, axis=-2))
 
 
 # The standard deviation of a parameter's first values, by its name.
@@ -59,16 +82,16 @@ INITIAL_SCALES: dict[str, Callable[[tuple[int, ...]], float]] = {
 
 
 def initial_parameters(model: nn.Module, rng: np.random.Generator, *inputs: Any) -> Any:
-    """A model's first parameters, distributed as ``model.init`` draws them.
+    """A model's first parameters, distributed as ``model.init`` draws them, as numpy arrays.
 
     Drawn by numpy: compiling a JAX generator for each of thirty shapes takes longer than a quick
     trial trains.
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
 
-    def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        scale = INITIAL_SCALES[path[-1].key](leaf.shape)
-        return jnp.asarray(scale * rng.standard_normal(leaf.shape, dtype=np.float32))
+    def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        scale = np.float32(INITIAL_SCALES[path[-1].key](leaf.shape))
+        return scale * rng.standard_normal(leaf.shape, dtype=np.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
@@ -76,41 +99,74 @@ def initial_parameters(model: nn.Module, rng: np.random.Generator, *inputs: Any)
 class LayerRule(NamedTuple):
     """What clipping needs to know of a kind of layer.
 
-    Both take the layer's own parameters first, then its input and its output gradient, with
-    examples along the first axis.
+    inner_product(a, δ, a′, δ′): of the layer's parameter gradients for two single examples.
+    add_weighted_gradient(total, a, δ): ``total`` plus the sum of the examples' gradients, for a
+    batch whose δ have been weighted already. It adds in place, so that a large batch in pieces
+    touches only those rows of a large table that it reads.
     """
 
-    squared_norms: Callable[[Any, jax.Array, jax.Array], jax.Array]
-    weighted_gradient: Callable[[Any, jax.Array, jax.Array, jax.Array], Any]
+    inner_product: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+    add_weighted_gradient: Callable[[Any, jax.Array, jax.Array], Any]
 
 
-def _dense_squared_norms(params: Any, a: jax.Array, delta: jax.Array) -> jax.Array:
+def _dense_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
     # The kernel's gradient is the outer product a δᵀ, the bias's is δ.
-    return (jnp.sum(a**2, axis=-1) + 1) * jnp.sum(delta**2, axis=-1)
+    return _trusted(jnp.vdot(a, a2) + 1) * jnp.vdot(delta, delta2)
 
 
-def _dense_weighted_gradient(params: Any, a: jax.Array, delta: jax.Array, weights: jax.Array) -> Any:
-    weighted = weights[:, None] * delta
-    return {"kernel": a.T @ weighted, "bias": jnp.sum(weighted, axis=0)}
+def _add_dense_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
+    return {"kernel": total["kernel"] + a.T @ delta, "bias": total["bias"] + jnp.sum(delta, axis=0)}
 
 
-def _embedding_squared_norms(params: Any, tokens: jax.Array, delta: jax.Array) -> jax.Array:
-    # A dense layer on a one-hot input, whose squared norm is 1.
-    return jnp.sum(delta**2, axis=-1)
+def _unbiased_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
+    return _trusted(jnp.vdot(a, a2)) * jnp.vdot(delta, delta2)
 
 
-def _embedding_weighted_gradient(params: Any, tokens: jax.Array, delta: jax.Array, weights: jax.Array) -> Any:
-    return {"table": jnp.zeros_like(params["table"]).at[tokens].add(weights[:, None] * delta)}
+def _add_unbiased_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
+    return {"kernel": total["kernel"] + a.T @ delta}
+
+
+def _embedding_inner_product(token: jax.Array, delta: jax.Array, token2: jax.Array, delta2: jax.Array) -> jax.Array:
+    # A dense layer on one-hot inputs, whose inner product is 1 for equal tokens.
+    return jnp.where(token == token2, jnp.vdot(delta, delta2), 0.0)
+
+
+def _add_embedding_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> Any:
+    return {"table": total["table"].at[tokens].add(delta)}
+
+
+def _bag_inner_product(tokens: jax.Array, delta: jax.Array, tokens2: jax.Array, delta2: jax.Array) -> jax.Array:
+    # A dense layer on counts of tokens: a token that is in both bags, k and l times, makes k·l pairs.
+    pairs = (tokens[:, None] == tokens2[None, :]) & (tokens >= 0)[:, None]
+    return jnp.sum(pairs.astype(delta.dtype)) * jnp.vdot(delta, delta2)
+
+
+def _add_bag_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> Any:
+    rows = jnp.where((tokens >= 0)[..., None], delta[:, None, :], 0.0)
+    return {"table": total["table"].at[jnp.maximum(tokens, 0)].add(rows)}
 
 
 RULES: dict[str, LayerRule] = {
-    "dense": LayerRule(_dense_squared_norms, _dense_weighted_gradient),
-    "embedding": LayerRule(_embedding_squared_norms, _embedding_weighted_gradient),
+    "dense": LayerRule(_dense_inner_product, _add_dense_gradient),
+    "dense_without_bias": LayerRule(_unbiased_inner_product, _add_unbiased_gradient),
+    "embedding": LayerRule(_embedding_inner_product, _add_embedding_gradient),
+    "embedding_bag": LayerRule(_bag_inner_product, _add_bag_gradient),
 }
+
+
+def _trusted(square: jax.Array) -> jax.Array:
+    return jnp.where(jnp.abs(square) <= _LARGEST_TRUSTED_SQUARE, square, jnp.inf)
 
 
 def _initializer(name: str) -> Callable[..., jax.Array]:
     return lambda key, shape: INITIAL_SCALES[name](shape) * jax.random.normal(key, shape)
+
+
+def _table(layer: Embedding | EmbeddingBag) -> jax.Array:
+    if layer.is_initializing():
+        return layer.param("table", _initializer("table"), (layer.vocabulary_size, layer.dimension))
+    # The table may have more rows than tokens, to lie evenly on several devices.
+    return layer.get_variable("params", "table")
 
 
 def _tap(layer: nn.Module, rule: str, layer_input: jax.Array, output: jax.Array) -> jax.Array:

@@ -41,7 +41,8 @@ def auc_loss(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def mean_poisson_log_loss(logits: np.ndarray, counts: np.ndarray) -> float:
     f = logits.astype(np.float64)
-    return float(np.mean(np.exp(f) - counts * f))
+    with np.errstate(over="ignore"):  # a diverged model's loss is infinite
+        return float(np.mean(np.exp(f) - counts * f))
 
 
 class Objective(NamedTuple):

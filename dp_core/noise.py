@@ -1,44 +1,36 @@
-"""Gaussian noise on a sum of clipped gradients.
-
-A mechanism is an (init, add) pair with a state of its own. Dense noise needs no state; a mechanism
-that defers the noise of rarely read rows keeps there what is still to be drawn, and ``settle``
-draws all of it before anything is released.
-"""
+"""Gaussian noise on a sum of clipped gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+# An array of at least this many elements is drawn by itself, so that it can be drawn where its
+# rows are; the smaller ones are cut from one draw, because compiling a generator for each of
+# thirty parameters takes longer than a quick trial trains.
+LARGE_ARRAY = 2**18
 
-class NoiseMechanism(NamedTuple):
-    """How noise of a given standard deviation gets onto a gradient sum.
 
-    init(params) -> state
-    add(state, key, gradient_sum, standard_deviation) -> (state, noised_sum)
-    settle(state, params) -> params, with nothing pending: what may be evaluated or released
+def add_gaussian(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
+    """Adds independent noise to every coordinate of a tree of arrays.
+
+    An element's noise depends on the key, on the array's place in the tree and on the element's
+    place in the array: not on how arrays lie on devices, nor on rows that were added at their end
+    to spread them evenly.
     """
-
-    init: Callable[[Any], Any]
-    add: Callable[[Any, jax.Array, Any, jax.Array], tuple[Any, Any]]
-    settle: Callable[[Any, Any], Any]
-
-
-def dense_gaussian() -> NoiseMechanism:
-    """Independent noise on every coordinate, at every step."""
-
-    def add(state: Any, key: jax.Array, gradient_sum: Any, standard_deviation: jax.Array) -> tuple[Any, Any]:
-        leaves, structure = jax.tree.flatten(gradient_sum)
-        ends = np.cumsum([leaf.size for leaf in leaves])
-        # One draw, cut up for the parameters: compiling a generator for each costs seconds.
-        parts = jnp.split(jax.random.normal(key, (int(ends[-1]),)), ends[:-1])
-        noised = [
-            leaf + standard_deviation * part.reshape(leaf.shape) for leaf, part in zip(leaves, parts, strict=True)
-        ]
-        return state, jax.tree.unflatten(structure, noised)
-
-    return NoiseMechanism(init=lambda params: (), add=add, settle=lambda state, params: params)
+    leaves, structure = jax.tree.flatten(values)
+    small = [index for index, leaf in enumerate(leaves) if leaf.size < LARGE_ARRAY]
+    ends = np.cumsum([leaves[index].size for index in small])
+    parts = jnp.split(jax.random.normal(key, (int(ends[-1]),)), ends[:-1]) if small else []
+    draws = dict(zip(small, parts, strict=True))
+    noised = []
+    for index, leaf in enumerate(leaves):
+        if index in draws:
+            noise = draws[index].reshape(leaf.shape)
+        else:
+            noise = jax.random.normal(jax.random.fold_in(key, index + 1), leaf.shape)
+        noised.append(leaf + standard_deviation * noise)
+    return jax.tree.unflatten(structure, noised)

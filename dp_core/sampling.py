@@ -1,8 +1,8 @@
-"""Poisson sampling with a fixed shape, and the accounting that belongs to it.
+"""Poisson sampling with a largest size, and the accounting that belongs to it.
 
 Each example joins each batch independently with probability q, which is what the accountant
-assumes. JAX wants fixed shapes: a batch is padded to ``max_batch_size`` and, in the rare case that
-more examples were drawn, cut down to that many at random.
+assumes. JAX wants fixed shapes: a batch has room for ``max_batch_size`` examples and, in the rare
+case that more were drawn, is cut down to that many at random.
 
 What cutting costs: fix the batches that the *other* examples form. As long as each of those leaves
 room for one more, one example's presence is never hidden or felt through another's place, and the
@@ -10,6 +10,9 @@ mechanism is exactly Poisson-subsampled. Whether that holds does not depend on t
 the probability τ that it ever fails is the same for both neighbours, and the whole is
 (ε, δ + τ)-private if the uncut mechanism is (ε, δ)-private. ``max_batch_size`` is chosen so that τ
 is a small share of δ, and τ is charged to δ.
+
+For microbatches each sampled example draws its group by itself, so one example more or less changes
+one group and no other. That a group has a largest size costs no privacy for the same reason.
 """
 
 from __future__ import annotations
@@ -27,11 +30,14 @@ TRUNCATION_SHARE_OF_DELTA = 1e-3
 
 
 class SampledBatch(NamedTuple):
-    """Indices of the sampled examples, padded with zeros, and the mask that tells them apart."""
+    """Indices of the sampled examples and, for microbatches, each one's group, in order of the groups."""
 
     indices: np.ndarray
-    mask: np.ndarray
-    size: int
+    groups: np.ndarray | None
+
+    @property
+    def size(self) -> int:
+        return len(self.indices)
 
 
 class PoissonSampler(NamedTuple):
@@ -41,6 +47,7 @@ class PoissonSampler(NamedTuple):
     expected_batch_size: int
     max_batch_size: int
     entropy: tuple[int, ...]
+    microbatch_size: int = 1
 
     @property
     def sampling_probability(self) -> float:
@@ -50,15 +57,22 @@ class PoissonSampler(NamedTuple):
         """Draws a count from Binomial(N, q), then that many distinct examples: Poisson sampling, exactly."""
         rng = np.random.default_rng(np.random.SeedSequence(self.entropy, spawn_key=(step,)))
         size = min(int(rng.binomial(self.examples, self.sampling_probability)), self.max_batch_size)
-        indices = np.zeros(self.max_batch_size, np.int64)
-        indices[:size] = rng.choice(self.examples, size, replace=False, shuffle=False)
-        mask = np.zeros(self.max_batch_size, np.float32)
-        mask[:size] = 1
-        return SampledBatch(indices, mask, size)
+        indices = rng.choice(self.examples, size, replace=False, shuffle=False)
+        if self.microbatch_size == 1:
+            return SampledBatch(indices, None)
+        groups = rng.integers(max(1, round(self.expected_batch_size / self.microbatch_size)), size=size)
+        order = np.argsort(groups, kind="stable")
+        return SampledBatch(indices[order], groups[order])
 
 
 def make_sampler(
-    *, examples: int, expected_batch_size: int, steps: int, target_delta: float, entropy: Sequence[int]
+    *,
+    examples: int,
+    expected_batch_size: int,
+    steps: int,
+    target_delta: float,
+    entropy: Sequence[int],
+    microbatch_size: int = 1,
 ) -> PoissonSampler:
     """A sampler whose batches are cut, over all ``steps``, with probability at most a share of δ."""
     if not 0 < expected_batch_size <= examples:
@@ -67,7 +81,7 @@ def make_sampler(
     probability = expected_batch_size / examples
     # isf is the smallest k with P[count > k] ≤ allowed; one more leaves room for the neighbour's.
     max_batch_size = min(examples, int(stats.binom.isf(allowed, examples, probability)) + 1)
-    return PoissonSampler(examples, expected_batch_size, max_batch_size, tuple(entropy))
+    return PoissonSampler(examples, expected_batch_size, max_batch_size, tuple(entropy), microbatch_size)
 
 
 def poisson_event(*, sampling_probability: float, noise_multiplier: float, steps: int) -> dp_accounting.DpEvent:

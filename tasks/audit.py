@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,9 +56,14 @@ def judge(trial: Trial, record: Mapping[str, Any]) -> tuple[dict[str, Any], str]
 
     ran = MechanismRecord.from_json(mechanism)
     bound = epsilon_of(ran, trial.target_delta)
+    claimed, claim = bound, ran.as_claimed()
     findings = []
-    if bound.epsilon > trial.epsilon:
-        findings.append(f"ε = {bound.epsilon:.6g} is over the budget of {trial.epsilon:g}")
+    if claim is not None:
+        claimed = epsilon_of(claim, trial.target_delta)
+        if trial.sensitivity != "paper":
+            findings.append(f"noise was scaled to {ran.sensitivity:g} clip norms, which one example can exceed")
+    if claimed.epsilon > trial.epsilon:
+        findings.append(f"ε = {claimed.epsilon:.6g} is over the budget of {trial.epsilon:g}")
     if trial.target_delta > 1 / ran.examples:
         findings.append(f"δ = {trial.target_delta:g} is more than 1/N = {1 / ran.examples:g}")
     defect = ran.sampling_defect()
@@ -70,6 +76,7 @@ def judge(trial: Trial, record: Mapping[str, Any]) -> tuple[dict[str, Any], str]
         "target_delta": trial.target_delta,
         "accountant": bound.accountant,
         "truncation_delta": ran.truncation_delta(),
-        **bound._asdict(),
+        **{name: None if value == math.inf else value for name, value in bound._asdict().items()},
+        "claimed_epsilon": None if claim is None else claimed.epsilon,
     }
-    return result, private_statement(trial, ran, bound, result["verdict"])
+    return result, private_statement(trial, ran, bound, result["verdict"], result["claimed_epsilon"])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
@@ -48,7 +47,11 @@ class Checkpoint:
     def is_due(self) -> bool:
         return time.monotonic() - self._last >= self._every_seconds
 
-    def save(self, state: Any, progress: Progress) -> None:
+    def save(self, state: Any, progress: Progress, *, write: bool = True) -> None:
+        """Saves a state; of several processes only one is to ``write``."""
+        self._last = time.monotonic()
+        if not write:
+            return
         earlier = self._saved()
         with whole_directory(self._folder.with_name(f"{self._folder.name}.{progress.steps}")) as folder:
             arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
@@ -56,16 +59,15 @@ class Checkpoint:
             write_json(folder / "progress.json", dataclasses.asdict(progress))
         for folder in earlier:
             shutil.rmtree(folder, ignore_errors=True)
-        self._last = time.monotonic()
 
     def restore(self, fresh: Any) -> tuple[Any, Progress]:
-        """The newest saved state and progress, or ``fresh`` and none."""
+        """The newest saved state (as numpy arrays) and progress, or ``fresh`` and none."""
         saved = self._saved()
         if not saved:
             return fresh, Progress()
         leaves, structure = jax.tree.flatten(fresh)
         with np.load(saved[-1] / "state.npz") as file:
-            stored = [jnp.asarray(file[f"leaf_{index}"]) for index in range(len(leaves))]
+            stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
         return jax.tree.unflatten(structure, stored), Progress(**read_json(saved[-1] / "progress.json"))
 
     def discard(self) -> None:

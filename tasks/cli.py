@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; 0 if it went well, 2 if the user has something to put right."""
     options = _parser().parse_args(arguments)
     try:
-        options.action(options)
+        if options.json:
+            with _standard_output_as_errors():
+                options.action(options)
+            print(json.dumps(options.result, indent=2))
+        else:
+            options.action(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -56,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     _selection_arguments(verb)
     verb = _verb(verbs, "train", _train, "train the trials of a plan")
     _planned_run_arguments(verb, "only the trial with this number")
+    several = verb.add_argument_group("several processes", "each trains a part of every batch, on devices of its own")
+    several.add_argument("--processes", type=_positive(int), default=1, help="how many there are (default: 1)")
+    several.add_argument("--process", type=int, default=0, help="which of them this is, from 0; the first one writes")
+    several.add_argument("--coordinator", help="host:port, where the first listens and the others find it")
     verb = _verb(verbs, "audit", _audit, "recompute ε of the trained trials from their records")
     _planned_run_arguments(verb, "only the trial with this number")
     verb = _verb(verbs, "report", _report, "audit the trained trials of a plan and make its table")
@@ -73,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 def _verb(verbs: Any, name: str, action: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
     verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     verb.add_argument("--json", action="store_true", help="print the result as JSON, for a program to read")
-    verb.set_defaults(action=action)
+    verb.set_defaults(action=action, result=None)
     return verb
 
 
@@ -132,20 +142,35 @@ def _selection(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show(options: argparse.Namespace, result: Any, text: str) -> None:
-    print(json.dumps(result, indent=2) if options.json else text)
+    options.result = result
+    if not options.json:
+        print(text)
+
+
+@contextlib.contextmanager
+def _standard_output_as_errors() -> Iterator[None]:
+    """Progress goes to standard error, and so does what libraries print by themselves: a program reads the rest."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _run(options: argparse.Namespace) -> None:
     from tasks.run import run_pipeline
 
     folder = run_pipeline(_selection(options))
-    if options.json:
-        print(json.dumps({"table": str(folder / "table.csv"), "markdown": str(folder / "table.md")}, indent=2))
-        return
-    from tasks.tables import print_table
+    options.result = {"table": str(folder / "table.csv"), "markdown": str(folder / "table.md")}
+    if not options.json:
+        from tasks.tables import print_table
 
-    print_table(folder / "table.csv")
-    print(f"Report: {folder / 'table.md'}")
+        print_table(folder / "table.csv")
+        print(f"Report: {folder / 'table.md'}")
 
 
 def _up(options: argparse.Namespace) -> None:
@@ -193,8 +218,13 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    from tasks.hardware import join_processes
     from tasks.train import train
 
+    if options.processes > 1:
+        if options.coordinator is None:
+            raise UserError("several processes need --coordinator host:port to find each other")
+        join_processes(options.coordinator, options.processes, options.process)
     trained = [train(item) for item in _planned_items(options)]
     _show(options, trained, f"{len(trained)} trials trained")
 
@@ -212,9 +242,8 @@ def _report(options: argparse.Namespace) -> None:
     from tasks.tables import print_table
 
     made = report(str(_planned_run(options)), [])
-    if options.json:
-        print(json.dumps(made, indent=2))
-    else:
+    options.result = made
+    if not options.json:
         print_table(Path(made["table"]))
 
 

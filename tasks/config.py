@@ -34,6 +34,9 @@ from tasks.located_yaml import Problem, listed, read_yaml
 TaskName = Literal["pctr", "pcvr", "pconvs"]
 MechanismName = Literal["non_private", "dp_sgd"]
 OptimizerName = Literal["sgd", "yogi", "adagrad", "adam", "adamw"]
+ModelName = Literal["mlp", "dcn_v2", "dlrm"]
+ClippingName = Literal["fixed", "automatic", "adaptive"]
+SensitivityName = Literal["proven", "paper"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 # The chronological partition of the paper's appendix.
@@ -130,10 +133,20 @@ class TrainingGrid(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     batch_size: _OneOrMore[_Count]
     epochs: _OneOrMore[_Finite]
+    model: _OneOrMore[ModelName] = ("mlp",)
 
 
 class PrivateGrid(TrainingGrid):
+    """With ``microbatch_size`` above 1 the mean gradient of a group is clipped. One example moves the
+    sum of such means by up to twice the clip norm; ``sensitivity: paper`` scales the noise to one,
+    as the paper does, which is no guarantee. An adaptive clip norm starts at ``l2_clip_norm`` and follows
+    the ``clip_quantile`` of the gradient norms: a high one, for rare labels have the long gradients."""
+
     l2_clip_norm: _OneOrMore[_Finite]
+    clipping: _OneOrMore[ClippingName] = ("fixed",)
+    clip_quantile: _OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
+    microbatch_size: _OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = (1,)
+    sensitivity: SensitivityName = "proven"
 
 
 class TaskGrid(_Section):
@@ -164,10 +177,21 @@ class Profile(_Section):
     synthetic_rows: Annotated[_Count, Field(ge=1000)]
     min_count: _Count
     hidden_layers: _Items[_Count]
+    cross_layers: _Count = 3
+    interaction_dimension: _Count = 16
     evaluations: _Count = 5
 
 
+class Hardware(_Section):
+    """What training runs on. It changes results by no more than rounding, so it is no part of a trial."""
+
+    devices: Literal["all"] | _Count = "all"
+    tables: Literal["replicated", "row_sharded"] = "replicated"
+    physical_batch_size: Literal["auto"] | _Count = "auto"
+
+
 class Config(_Section):
+    hardware: Hardware = Hardware()
     datasets: _Some[Dataset]
     profiles: _Some[Profile]
     pipelines: _Some[Pipeline]

@@ -11,7 +11,7 @@ from typing import Any
 
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
-from tasks.config import Config, PrivateGrid, TaskName, TrainingGrid, load_config
+from tasks.config import Config, ModelName, PrivateGrid, Profile, TaskName, TrainingGrid, load_config
 from tasks.encoded import Prepared, open_prepared
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, write_json
@@ -86,13 +86,18 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
         yield Trial(
             **shared,
             **numbers,
+            **_model_numbers(profile, numbers["model"]),
             mechanism="non_private",
             seed=seed,
             epsilon=None,
             noise_multiplier=None,
             l2_clip_norm=None,
+            clipping=None,
+            clip_quantile=None,
+            microbatch_size=1,
+            sensitivity=None,
         )
-    for epsilon, numbers in itertools.product(selection.epsilons, _combinations(grid.dp_sgd)):
+    for epsilon, numbers in itertools.product(selection.epsilons, _private_combinations(grid.dp_sgd)):
         _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
         noise_multiplier = noise_multiplier_for(
             epsilon=epsilon,
@@ -102,7 +107,13 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
         )
         for seed in seeds:
             yield Trial(
-                **shared, **numbers, mechanism="dp_sgd", seed=seed, epsilon=epsilon, noise_multiplier=noise_multiplier
+                **shared,
+                **numbers,
+                **_model_numbers(profile, numbers["model"]),
+                mechanism="dp_sgd",
+                seed=seed,
+                epsilon=epsilon,
+                noise_multiplier=noise_multiplier,
             )
 
 
@@ -111,6 +122,26 @@ def _combinations(grid: TrainingGrid | PrivateGrid) -> Iterator[dict[str, Any]]:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in grid}
     for chosen in itertools.product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
+
+
+def _private_combinations(grid: PrivateGrid) -> Iterator[dict[str, Any]]:
+    """Every way to take one value from each list, with None for what then does not apply."""
+    seen = []
+    for numbers in _combinations(grid):
+        if numbers["clipping"] != "adaptive":
+            numbers["clip_quantile"] = None
+        if numbers["microbatch_size"] == 1:
+            numbers["sensitivity"] = None
+        if numbers not in seen:
+            seen.append(numbers)
+            yield numbers
+
+
+def _model_numbers(profile: Profile, model: ModelName) -> dict[str, Any]:
+    return {
+        "cross_layers": profile.cross_layers if model == "dcn_v2" else None,
+        "interaction_dimension": profile.interaction_dimension if model == "dlrm" else None,
+    }
 
 
 def _check_batch(

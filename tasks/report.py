@@ -46,7 +46,7 @@ def report(run_folder: str, new: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     rows = relative_loss_rows(outcomes)
     selection = planned["selection"]
     paper = load_config().pipeline(selection["pipeline"]).paper
-    epsilons = {(o.trial.task, o.trial.epsilon): item["epsilon"] for o, item in zip(outcomes, audited, strict=True)}
+    epsilons = {item["trial"]: item["epsilon"] for item in audited}
 
     final = home() / "reports" / selection["pipeline"] / run.name
     with whole_directory(final) as folder:

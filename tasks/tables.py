@@ -58,7 +58,7 @@ def as_csv(rows: Iterable[Row]) -> str:
 def as_markdown(
     rows: Sequence[Row],
     paper: Mapping[TaskName, Mapping[float, float]],
-    audited: Mapping[tuple[TaskName, float | None], float | None],
+    audited: Mapping[str, float | None],
     planned: Mapping[str, Any],
 ) -> str:
     """The table as the paper prints it, its figures beside ours, and what each cell was made with."""
@@ -84,7 +84,7 @@ def as_markdown(
     lines.append(_markdown_row(["task", "ε budget", "ε audited", "test loss", "chosen", "tried"]))
     lines.append(_markdown_row(["---", "---:", "---:", "---:", "---", "---:"]))
     for row in rows:
-        epsilon_audited = audited[row.task, row.epsilon]
+        epsilon_audited = audited[row.chosen.key]
         lines.append(
             _markdown_row(
                 [
@@ -102,6 +102,11 @@ def as_markdown(
         "Settings were chosen by validation loss; the cost of that choice, and of the vocabularies, is outside ε "
         "(each trial's `privacy_statement.md` says what is covered). ε audited comes from the record of what ran.",
     ]
+    if any(row.chosen.sensitivity == "paper" for row in rows):
+        lines.append(
+            "Some noise was scaled as in the paper (`sensitivity: paper`), to less than an example in a microbatch can "
+            "change: there the budget is the paper's claim, and ε audited is what holds under adding or removing one."
+        )
     if any(row.chosen.randomness == "seeded" for row in rows):
         lines.append("Noise came from fixed seeds: these models are reproductions, not for release.")
     return "\n".join(lines) + "\n"

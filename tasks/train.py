@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import os
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dp_core.clipping import Batch
+from dp_core.adaptive_clipping import split_noise
 from dp_core.layers import initial_parameters
 from dp_core.losses import OBJECTIVES
-from dp_core.mechanism import MechanismRecord
-from dp_core.model import AdModel
+from dp_core.mechanism import ALONE, MechanismRecord, proven_sensitivity
+from dp_core.memory import keep_freed_memory
+from dp_core.models import AdModel, CategoricalFeature, make_model
 from dp_core.sampling import PoissonSampler, make_sampler, steps_for_epochs
-from dp_core.training import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
+from dp_core.training import Hyperparameters, Method, Trainer, TrainState, as_traced, make_trainer
+from tasks.batches import Dispatch, read_dispatches, spans
 from tasks.checkpoint import Checkpoint, Progress, save_parameters
+from tasks.config import load_config
 from tasks.encoded import Prepared, Split, open_prepared
+from tasks.errors import UserError
+from tasks.hardware import choose_placement, is_first_process, plan_batches, use_compilation_cache
 from tasks.home import home, whole_directory, write_json
 from tasks.progress import Ticker, say
+from tasks.randomness import Randomness
 from tasks.trained import is_trained, log_trained
 from tasks.trial import Trial
 
 PREDICTION_ROWS = 8192
 CHECKPOINT_SECONDS = 60.0
-STEPS_IN_FLIGHT = 2
+# How many dispatches may wait for the device behind the one whose losses are read.
+DISPATCHES_IN_FLIGHT = 1
 
 
-def train(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Trains one planned trial, or finds it trained, and logs it as a run of its own in MLflow."""
+class StepRefused(Exception):
+    """A private step met examples without a finite gradient; nothing was updated."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step:,} was refused")
+        self.step = step
+
+
+def train(item: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Trains one planned trial, or finds it trained, and logs it as a run of its own in MLflow.
+
+    Of several processes that train together only the first logs and returns something.
+    """
     trial = Trial.model_validate(item["trial"])
     reused = is_trained(trial)
     if not reused:
         run_trial(trial, open_prepared(Path(item["prepared"])))
-    return log_trained(item, reused=reused)
+    return log_trained(item, reused=reused) if is_first_process() else None
 
 
 def run_trial(
@@ -50,124 +66,164 @@ def run_trial(
 
     ``stop_after`` abandons the run after that many steps, as an interruption would.
     """
-    _use_compilation_cache()
-    objective = OBJECTIVES[trial.task]
+    use_compilation_cache()
+    keep_freed_memory()
+    hardware = load_config().hardware
+    placement = choose_placement(hardware)
     data = prepared.split("train", trial.task)
     steps = steps_for_epochs(examples=len(data), batch_size=trial.batch_size, epochs=trial.epochs)
-    randomness = _Randomness.for_trial(trial)
+    randomness = Randomness.for_trial(trial)
     sampler = make_sampler(
         examples=len(data),
         expected_batch_size=trial.batch_size,
         steps=steps,
         target_delta=trial.target_delta,
         entropy=randomness.sampling_entropy,
+        microbatch_size=trial.microbatch_size,
     )
-    model = AdModel(
-        embeddings=tuple((c.vocabulary_size, c.embedding_dimension) for c in prepared.categorical_columns),
-        hidden_layers=trial.hidden_layers,
-    )
-    trainer = make_trainer(
-        model,
+    model = _model(trial, prepared)
+    method = Method(
+        model=model,
         task=trial.task,
         optimizer=trial.optimizer,
         momentum=trial.momentum,
         private=trial.mechanism == "dp_sgd",
+        clipping=trial.clipping or "fixed",
+        microbatch_size=trial.microbatch_size,
+        placement=placement,
     )
-    hyperparameters = as_traced(
-        Hyperparameters(
-            learning_rate=trial.learning_rate,
-            total_steps=steps,
-            expected_batch_size=trial.batch_size,
-            l2_clip_norm=math.inf if trial.l2_clip_norm is None else trial.l2_clip_norm,
-            noise_multiplier=trial.noise_multiplier or 0.0,
-        )
+    trainer = make_trainer(method)
+    hyperparameters = as_traced(_hyperparameters(trial, steps))
+    params = initial_parameters(
+        model, np.random.default_rng(trial.seed), *(part[:1] for part in (data.integers, data.categoricals))
     )
+    batches = plan_batches(hardware, model, params, prepared, sampler, placement)
 
-    first = _gather(data, sampler, 0)[0]
-    params = initial_parameters(model, np.random.default_rng(trial.seed), first.integers, first.categoricals)
-    state = trainer.init(params)
+    state = trainer.init(params, hyperparameters)
     checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
-    state, progress = checkpoint.restore(state)
+    saved, progress = checkpoint.restore(state)
     if progress.steps:
+        state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
     evaluation_steps = {round(steps * (k + 1) / trial.evaluations) for k in range(trial.evaluations)}
+    last = steps if stop_after is None else min(stop_after, steps)
     validation = prepared.split("validation", trial.task)
     ticker = Ticker(trial.label(), steps, "steps")
-    losses: list[jax.Array] = []
+    waiting: deque[tuple[Dispatch, jax.Array]] = deque()
     start = time.monotonic() - progress.seconds
 
-    while progress.steps < steps:
-        batch, size = _gather(data, sampler, progress.steps)
-        state, loss = trainer.step(state, batch, randomness.noise_key, hyperparameters)
-        losses.append(loss)
-        # The next batches are drawn while the device works, but not arbitrarily far ahead.
-        losses[max(0, len(losses) - 1 - STEPS_IN_FLIGHT)].block_until_ready()
-        progress.steps += 1
-        progress.sampled_examples += size
-        progress.largest_batch = max(progress.largest_batch, size)
-        progress.seconds = time.monotonic() - start
-        ticker.update(progress.steps)
-        if progress.steps in evaluation_steps:
-            _collect(losses, progress)
-            progress.curve.append(
-                {
-                    "step": progress.steps,
-                    "train_loss": _finite(fmean(progress.recent_losses)),
-                    "validation_loss": _finite(_evaluate(trainer, state, validation, trial.task)),
-                }
+    try:
+        ranges = spans(progress.steps, last, evaluation_steps, batches.steps_per_dispatch)
+        for dispatch in read_dispatches(data, sampler, batches.shape, placement, ranges, batches.steps_per_dispatch):
+            state, losses = trainer.run(state, dispatch.steps, randomness.noise_key, hyperparameters)
+            waiting.append((dispatch, losses))
+            reached = dispatch.first + len(dispatch.sizes)
+            # Several processes must agree when to save, so they do it where all evaluate.
+            save = reached == stop_after or (
+                reached in evaluation_steps if jax.process_count() > 1 else checkpoint.is_due()
             )
-            progress.recent_losses.clear()
-        if progress.steps == stop_after or checkpoint.is_due():
-            _collect(losses, progress)
-            checkpoint.save(state, progress)
-        if progress.steps == stop_after:
+            pause = save or reached in evaluation_steps or reached == last
+            while len(waiting) > (0 if pause else DISPATCHES_IN_FLIGHT):
+                _count(progress, *waiting.popleft(), private=method.private)
+                progress.seconds = time.monotonic() - start
+                ticker.update(progress.steps)
+            if reached in evaluation_steps:
+                validation_loss = _evaluate(trainer, state, validation, trial.task)
+                train_loss = fmean(progress.recent_losses)
+                progress.curve.append(
+                    {"step": reached, "train_loss": _finite(train_loss), "validation_loss": _finite(validation_loss)}
+                )
+                progress.recent_losses.clear()
+            if save and reached < steps:
+                checkpoint.save(placement.whole(state), progress, write=is_first_process())
+        if last < steps:
             return
+    except StepRefused as refusal:
+        _blame_the_data(data, sampler, refusal.step, trial)
+        say(f"{trial.label()}: diverged, step {refusal.step:,} has no finite gradients")
+        progress.curve.append({"step": refusal.step, "train_loss": None, "validation_loss": None})
 
     progress.seconds = time.monotonic() - start
+    test_loss = _evaluate(trainer, state, prepared.split("test", trial.task), trial.task)
+    diverged = progress.steps < steps
     record = {
         "trial": trial.model_dump(mode="json"),
-        "mechanism": _mechanism_record(hyperparameters, sampler, progress).to_json()
-        if trial.epsilon is not None
-        else None,
+        "mechanism": _mechanism_record(trial, hyperparameters, sampler, progress).to_json() if trial.epsilon else None,
         "validation_loss": progress.curve[-1]["validation_loss"],
-        "test_loss": _finite(_evaluate(trainer, state, prepared.split("test", trial.task), trial.task)),
-        "loss_name": objective.reported_name,
+        "test_loss": None if diverged else _finite(test_loss),
+        "loss_name": OBJECTIVES[trial.task].reported_name,
         "curve": progress.curve,
         "steps": progress.steps,
         "seconds": progress.seconds,
         "steps_per_second": progress.steps / progress.seconds,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "final_l2_clip_norm": _finite(float(state.l2_clip_norm)),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "examples": len(data),
+        "physical_batch_size": batches.shape.rows,
         "device": jax.devices()[0].device_kind,
+        "devices": placement.devices,
         "jax": jax.__version__,
     }
-    with whole_directory(trial.folder) as folder:
-        save_parameters(folder / "parameters.npz", trainer.release(state))
-        write_json(folder / "record.json", record)
-    checkpoint.discard()
+    released = jax.tree.map(np.asarray, trainer.release(state))
+    if is_first_process():
+        with whole_directory(trial.folder) as folder:
+            save_parameters(folder / "parameters.npz", released)
+            write_json(folder / "record.json", record)
+        checkpoint.discard()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Randomness:
-    """Where a run's noise and batches come from: its seed, or the operating system."""
-
-    noise_key: jax.Array
-    sampling_entropy: tuple[int, ...]
-
-    @classmethod
-    def for_trial(cls, trial: Trial) -> _Randomness:
-        if trial.randomness == "seeded":
-            return cls(jax.random.key(trial.seed), (trial.seed, 0))
-        # Noise and batches are secret: whoever knows them can undo the protection. They are kept
-        # nowhere; after an interruption the steps that are run again draw new ones.
-        secret_key = jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)))
-        return cls(secret_key, (int.from_bytes(os.urandom(16), "little"),))
+def _model(trial: Trial, prepared: Prepared) -> AdModel:
+    numbers = {"cross_layers": trial.cross_layers, "interaction_dimension": trial.interaction_dimension}
+    return make_model(
+        trial.model,
+        [CategoricalFeature(c.vocabulary_size, c.embedding_dimension) for c in prepared.categorical_columns],
+        hidden_layers=trial.hidden_layers,
+        **{name: number for name, number in numbers.items() if number is not None},
+    )
 
 
-def _gather(data: Split, sampler: PoissonSampler, step: int) -> tuple[Batch, int]:
-    sampled = sampler.batch(step)
-    integers, categoricals, labels = data.take(sampled.indices)
-    return Batch(integers, categoricals, labels, sampled.mask), sampled.size
+def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:
+    plain = Hyperparameters(trial.learning_rate, steps, trial.batch_size)
+    if trial.l2_clip_norm is None or trial.noise_multiplier is None:
+        return plain
+    private = plain._replace(
+        l2_clip_norm=trial.l2_clip_norm,
+        noise_multiplier=trial.noise_multiplier,
+        sensitivity=ALONE if trial.sensitivity == "paper" else proven_sensitivity(trial.microbatch_size),
+    )
+    if trial.clipping != "adaptive":
+        return private
+    of_gradient, of_count = split_noise(trial.noise_multiplier)
+    return private._replace(
+        noise_multiplier=of_gradient, count_noise_multiplier=of_count, clip_quantile=trial.clip_quantile or 0.5
+    )
+
+
+def _count(progress: Progress, dispatch: Dispatch, losses: jax.Array, *, private: bool) -> None:
+    """Adds the steps of a finished dispatch to the progress; raises if one of them was refused."""
+    seen = [float(loss) for loss in np.asarray(losses)[: len(dispatch.sizes)]]
+    for loss, size in zip(seen, dispatch.sizes, strict=True):
+        if private and math.isnan(loss):
+            raise StepRefused(progress.steps)
+        progress.steps += 1
+        progress.sampled_examples += size
+        progress.largest_batch = max(progress.largest_batch, size)
+        progress.recent_losses.append(loss)
+
+
+def _blame_the_data(data: Split, sampler: PoissonSampler, step: int, trial: Trial) -> None:
+    """Raises an error that names the rows, if a refused step's examples are not numbers themselves."""
+    rows = np.sort(sampler.batch(step).indices)
+    integers, _, labels = data.take(rows)
+    # A missing integer is NaN by design.
+    bad = rows[np.isinf(integers).any(axis=1) | ~np.isfinite(labels)]
+    if len(bad):
+        named = ", ".join(f"{row:,}" for row in bad[:5]) + (", …" if len(bad) > 5 else "")
+        raise UserError(
+            f"{trial.label()}: step {step:,} was refused, and nothing was updated: {len(bad)} of its examples have an "
+            f"infinite feature or a label that is no finite number (rows {named} of the training part, from 0). "
+            "Mend or remove them in the raw log and prepare it again."
+        )
 
 
 def _evaluate(trainer: Trainer, state: TrainState, split: Split, task: str) -> float:
@@ -182,14 +238,11 @@ def _evaluate(trainer: Trainer, state: TrainState, split: Split, task: str) -> f
     return OBJECTIVES[task].reported_loss(np.concatenate(logits), np.asarray(split.labels))
 
 
-def _collect(losses: list[jax.Array], progress: Progress) -> None:
-    """Moves the losses of the latest steps from the device into the progress."""
-    progress.recent_losses += [float(loss) for loss in jax.device_get(losses)]
-    losses.clear()
-
-
-def _mechanism_record(ran: Hyperparameters, sampler: PoissonSampler, progress: Progress) -> MechanismRecord:
-    """From the numbers that the compiled step was given (in its 32 bits), not from the trial's description."""
+def _mechanism_record(
+    trial: Trial, ran: Hyperparameters, sampler: PoissonSampler, progress: Progress
+) -> MechanismRecord:
+    """From the numbers that the compiled steps were given (in their 32 bits), not from the trial's description."""
+    adaptive = trial.clipping == "adaptive"
     return MechanismRecord(
         sampler="poisson",
         examples=sampler.examples,
@@ -199,6 +252,10 @@ def _mechanism_record(ran: Hyperparameters, sampler: PoissonSampler, progress: P
         steps=progress.steps,
         noise_multiplier=float(ran.noise_multiplier),
         l2_clip_norm=float(ran.l2_clip_norm),
+        clipping=trial.clipping or "fixed",
+        count_noise_multiplier=float(ran.count_noise_multiplier) if adaptive else None,
+        microbatch_size=sampler.microbatch_size,
+        sensitivity=float(ran.sensitivity),
         sampled_examples=progress.sampled_examples,
         largest_batch=progress.largest_batch,
     )
@@ -207,8 +264,3 @@ def _mechanism_record(ran: Hyperparameters, sampler: PoissonSampler, progress: P
 def _finite(value: float) -> float | None:
     """None for a run that diverged: JSON has no NaN, and a NaN must not win a comparison."""
     return float(value) if math.isfinite(value) else None
-
-
-def _use_compilation_cache() -> None:
-    jax.config.update("jax_compilation_cache_dir", str(home() / "cache" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -7,15 +7,19 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config import MechanismName, OptimizerName, TaskName
+from tasks.config import ClippingName, MechanismName, ModelName, OptimizerName, SensitivityName, TaskName
 from tasks.home import home, short_hash
 
 # Raised when the training code changes what a trial's numbers would be, so that old ones are not found.
-TRAINING_VERSION = 1
+TRAINING_VERSION = 2
 
 
 class Trial(BaseModel):
-    """What is trained, on which data, with which numbers. ``epsilon`` is None without privacy."""
+    """What is trained, on which data, with which numbers.
+
+    What does not apply is None: ``epsilon`` and all of clipping without privacy, ``clip_quantile``
+    unless the clip norm is adaptive, ``sensitivity`` without microbatches, the numbers of other models.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,12 +32,19 @@ class Trial(BaseModel):
     sampler: Literal["poisson"] = "poisson"
     noise_multiplier: float | None
     l2_clip_norm: float | None
+    clipping: ClippingName | None
+    clip_quantile: float | None
+    microbatch_size: int
+    sensitivity: SensitivityName | None
     optimizer: OptimizerName
     learning_rate: float
     momentum: float
     batch_size: int
     epochs: float
+    model: ModelName
     hidden_layers: tuple[int, ...]
+    cross_layers: int | None
+    interaction_dimension: int | None
     evaluations: int
     randomness: Literal["seeded", "secret"]
     seed: int
@@ -60,4 +71,7 @@ class Trial(BaseModel):
             parts = [self.task, "non-private", f"{self.optimizer} {self.learning_rate:g}"]
         else:
             parts = [self.task, f"ε={self.epsilon:g}", f"C={self.l2_clip_norm:g}", f"lr={self.learning_rate:g}"]
+            parts += [self.clipping] if self.clipping not in (None, "fixed") else []
+            parts += [f"microbatch {self.microbatch_size}"] if self.microbatch_size > 1 else []
+        parts += [self.model] if self.model != "mlp" else []
         return " · ".join([*parts, f"batch {self.batch_size:,}", f"seed {self.seed}"])

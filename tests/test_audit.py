@@ -135,3 +135,50 @@ def test_noise_that_the_step_did_not_get_is_not_recorded(prepared: Prepared, mon
     result, _ = judge(trial, read_json(trial.folder / "record.json"))
     assert result["verdict"] == "failed"
     assert "over the budget" in result["findings"][0]
+
+
+def test_the_papers_scaling_is_marked_as_no_guarantee(prepared: Prepared) -> None:
+    """Noise for one clip norm, where an example in a group can move the sum by two: the claim is
+    within its budget, and what holds is what half the noise multiplier is worth."""
+    noise_multiplier = noise_multiplier_for(epsilon=4.0, delta=1 / 2400, sampling_probability=100 / 2400, steps=48)
+    values = {"epsilon": 4.0, "noise_multiplier": noise_multiplier, "microbatch_size": 4}
+    paper, proven = (make_trial(prepared, **values, sensitivity=kind) for kind in ("paper", "proven"))
+    for trial in (paper, proven):
+        run_trial(trial, prepared)
+
+    result, statement = judge(paper, read_json(paper.folder / "record.json"))
+    assert result["verdict"] == "passed"
+    assert 0.99 * 4 <= result["claimed_epsilon"] <= 4
+    half = poisson_event(sampling_probability=100 / 2400, noise_multiplier=noise_multiplier / 2, steps=48)
+    assert result["epsilon"] == pytest.approx(epsilon_bound(half, 1 / 2400).epsilon, rel=5e-3)
+    assert result["epsilon"] > 8
+    assert "not a guarantee under adding or removing" in statement
+    assert f"What holds is ε = {result['epsilon']:.4f}" in statement
+
+    record = read_json(proven.folder / "record.json")
+    result, statement = judge(proven, record)
+    assert result["verdict"] == "passed"
+    assert result["claimed_epsilon"] is None
+    assert 0.99 * 4 <= result["epsilon"] <= 4
+    assert "not a guarantee" not in statement
+    assert "| Sensitivity of a sum | 2C" in statement
+    assert "groups of 4" in statement
+
+    # A run that was to be proven but scaled its noise like the paper does not pass.
+    result, _ = judge(proven, with_mechanism(record, sensitivity=1.0))
+    assert result["verdict"] == "failed"
+    assert any("which one example can exceed" in finding for finding in result["findings"])
+
+
+def test_an_adaptive_clip_norm_is_paid_for(prepared: Prepared) -> None:
+    noise_multiplier = noise_multiplier_for(epsilon=4.0, delta=1 / 2400, sampling_probability=100 / 2400, steps=48)
+    trial = make_trial(prepared, epsilon=4.0, noise_multiplier=noise_multiplier, clipping="adaptive", clip_quantile=0.5)
+    run_trial(trial, prepared)
+    record = read_json(trial.folder / "record.json")
+    result, statement = judge(trial, record)
+    assert result["verdict"] == "passed"
+    assert 0.99 * 4 <= result["epsilon"] <= 4
+    assert "for the count, whose sensitivity is 1; ε covers both" in statement
+    # Without noise on the count there is no guarantee at all.
+    without = judge(trial, with_mechanism(record, count_noise_multiplier=0.0))[0]
+    assert without["verdict"] == "failed"

@@ -164,7 +164,8 @@ class TestShippedFile:
             "    min_count: 2\n    evaluation: 3",
             13,
             "profiles.tiny.evaluation: unknown key (did you mean 'evaluations'?); "
-            "allowed here: description, synthetic_rows, min_count, hidden_layers, evaluations",
+            "allowed here: description, synthetic_rows, min_count, hidden_layers, "
+            "cross_layers, interaction_dimension, evaluations",
         ),
         (
             "kind: display}",
@@ -177,13 +178,14 @@ class TestShippedFile:
             "              epochs: 2\n              qqq: 2",
             30,
             f"{DP_SGD}.qqq: unknown key; "
-            "allowed here: optimizer, learning_rate, momentum, batch_size, epochs, l2_clip_norm",
+            "allowed here: optimizer, learning_rate, momentum, batch_size, epochs, model, l2_clip_norm, "
+            "clipping, clip_quantile, microbatch_size, sensitivity",
         ),
         (
             "datasets:\n",
             "pipeline: {}\ndatasets:\n",
             1,
-            "pipeline: unknown key (did you mean 'pipelines'?); allowed here: datasets, profiles, pipelines",
+            "pipeline: unknown key (did you mean 'pipelines'?); allowed here: hardware, datasets, profiles, pipelines",
         ),
         ("    min_count: 2\n", "", 10, "profiles.tiny.min_count: missing"),
         ("              l2_clip_norm: [1, 4]\n", "", 25, f"{DP_SGD}.l2_clip_norm: missing"),
@@ -486,13 +488,13 @@ class TestFile:
     def test_empty(self, load: Load, text: str) -> None:
         assert mistakes(load, text) == [
             "my.yaml: the file: should be keys with values (key: value), got nothing; "
-            "allowed here: datasets, profiles, pipelines"
+            "allowed here: hardware, datasets, profiles, pipelines"
         ]
 
     def test_a_list(self, load: Load) -> None:
         assert mistakes(load, "- datasets\n- profiles\n") == [
             "my.yaml: the file: should be keys with values (key: value), got ['datasets', 'profiles']; "
-            "allowed here: datasets, profiles, pipelines"
+            "allowed here: hardware, datasets, profiles, pipelines"
         ]
 
     def test_without_its_sections(self, load: Load) -> None:

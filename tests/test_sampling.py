@@ -17,9 +17,8 @@ def test_every_example_has_the_stated_rate() -> None:
     counts = np.zeros(200)
     for step in range(steps):
         batch = sampler.batch(step)
-        chosen = batch.indices[: batch.size]
-        assert len(set(chosen.tolist())) == batch.size
-        counts[chosen] += 1
+        assert len(set(batch.indices.tolist())) == batch.size
+        counts[batch.indices] += 1
     q = sampler.sampling_probability
     statistic = np.sum((counts - steps * q) ** 2) / (steps * q * (1 - q))
     assert stats.chi2.sf(statistic, 200) > 1e-4
@@ -47,11 +46,29 @@ def test_a_batch_depends_on_entropy_and_step_alone() -> None:
     assert not np.array_equal(late.indices, other.batch(17).indices)
 
 
-def test_padding_is_masked() -> None:
-    batch = PoissonSampler(1000, 50, 200, (0,)).batch(0)
-    assert batch.mask.sum() == batch.size
-    assert np.all(batch.mask[: batch.size] == 1)
-    assert batch.indices.shape == batch.mask.shape == (200,)
+def test_an_example_draws_its_group_by_itself() -> None:
+    """Groups are uniform, and independent between examples: two are together at rate 1/groups.
+    Five standard deviations; the seed is fixed."""
+    sampler = PoissonSampler(60, 40, 60, (5,), microbatch_size=4)
+    steps, counts, together, both = 3000, np.zeros(10), 0, 0
+    for step in range(steps):
+        batch = sampler.batch(step)
+        assert batch.groups is not None
+        assert np.all(np.diff(batch.groups) >= 0)
+        counts += np.bincount(batch.groups, minlength=10)
+        where = dict(zip(batch.indices.tolist(), batch.groups.tolist(), strict=True))
+        if 0 in where and 1 in where:
+            both += 1
+            together += where[0] == where[1]
+    expected = counts.sum() / 10
+    assert stats.chi2.sf(np.sum((counts - expected) ** 2) / expected, 9) > 1e-5
+    assert abs(together / both - 0.1) < 5 * (0.09 / both) ** 0.5
+
+
+def test_groups_do_not_change_who_is_sampled() -> None:
+    alone, grouped = (PoissonSampler(500, 50, 200, (2,), microbatch_size=m).batch(3) for m in (1, 8))
+    assert alone.groups is None
+    assert sorted(alone.indices) == sorted(grouped.indices)
 
 
 def test_truncation_leaves_most_of_delta() -> None:
@@ -104,5 +121,4 @@ def test_steps_cover_the_epochs() -> None:
 
 
 def _chosen(sampler: PoissonSampler, step: int) -> list[int]:
-    batch = sampler.batch(step)
-    return batch.indices[: batch.size].tolist()
+    return sampler.batch(step).indices.tolist()

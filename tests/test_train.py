@@ -10,6 +10,7 @@ import pytest
 
 from dp_core.mechanism import MechanismRecord
 from tasks.encoded import Prepared
+from tasks.errors import UserError
 from tasks.home import read_json
 from tasks.train import run_trial
 from tasks.trial import Trial
@@ -126,3 +127,81 @@ def test_the_key_is_of_the_description_and_the_data(prepared: Prepared) -> None:
     assert make_trial(prepared).key == trial.key
     changed = [{"seed": 1}, {"epsilon": 3.0}, {"noise_multiplier": 1.1}, {"data_fingerprint": "x"}, {"epochs": 3}]
     assert len({trial.key, *(make_trial(prepared, **change).key for change in changed)}) == 6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"microbatch_size": 4, "sensitivity": "proven"},
+        {"clipping": "adaptive", "clip_quantile": 0.9},
+        {"clipping": "automatic"},
+        {"model": "dcn_v2", "cross_layers": 2},
+        {"model": "dlrm", "interaction_dimension": 3},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_other_clipping_and_other_models_train(prepared: Prepared, changes: dict[str, Any]) -> None:
+    """With little noise each learns what the data plainly says: price and colour decide."""
+    trial = make_trial(prepared, **changes, noise_multiplier=0.05, epochs=12, l2_clip_norm=0.5, learning_rate=0.3)
+    run_trial(trial, prepared)
+    record = record_of(trial)
+    assert record["test_loss"] < 0.36
+    ran = MechanismRecord.from_json(record["mechanism"])
+    assert ran.microbatch_size == trial.microbatch_size
+    assert ran.clipping == trial.clipping
+    assert ran.sensitivity == (2 if trial.microbatch_size > 1 else 1)
+    if trial.clipping == "adaptive":
+        assert record["final_l2_clip_norm"] != 0.5
+        # The event is worth what was planned: the count's noise is part of it.
+        assert ran.event().event.event.noise_multiplier == pytest.approx(0.05, rel=1e-5)  # type: ignore[attr-defined]
+        assert ran.noise_multiplier > 0.05
+    else:
+        assert record["final_l2_clip_norm"] == 0.5
+
+
+@pytest.mark.parametrize("microbatch_size", [1, 4])
+def test_physical_batches_change_nothing_but_rounding(
+    prepared: Prepared, own_home: Path, monkeypatch: pytest.MonkeyPatch, microbatch_size: int
+) -> None:
+    trial = make_trial(prepared, microbatch_size=microbatch_size, sensitivity="proven" if microbatch_size > 1 else None)
+    run_trial(trial, prepared)
+    at_once = parameters_of(trial)
+    assert record_of(trial)["physical_batch_size"] >= 100
+    trial.folder.rename(own_home / "elsewhere")
+
+    config = Path("pipelines.yaml").read_text().replace("physical_batch_size: auto", "physical_batch_size: 48")
+    (own_home / "cut.yaml").write_text(config)
+    monkeypatch.setenv("DP_ADS_CONFIG", str(own_home / "cut.yaml"))
+    run_trial(trial, prepared)
+    assert record_of(trial)["physical_batch_size"] <= 72
+    for name, array in parameters_of(trial).items():
+        np.testing.assert_allclose(array, at_once[name], rtol=1e-4, atol=1e-6)
+
+
+def with_a_bad_row(prepared: Prepared, column: str, value: float) -> None:
+    """Puts a value that is no finite number into row 17 of the training part on disk."""
+    path = next(prepared.path.glob(f"**/train/{column}.npy"))
+    array = np.load(path)
+    array[17] = value
+    np.save(path, array)
+
+
+@pytest.mark.parametrize(("column", "value"), [("label_pcvr", np.nan), ("integers", np.inf)])
+def test_an_example_that_is_no_number_refuses_the_step(
+    prepared: Prepared, own_home: Path, column: str, value: float
+) -> None:
+    with_a_bad_row(prepared, column, value)
+    trial = make_trial(prepared)
+    with pytest.raises(UserError, match=r"step \d+ was refused, and nothing was updated: 1 of .*rows 17 of"):
+        run_trial(trial, prepared)
+    assert not trial.folder.exists()
+
+
+def test_a_private_trial_that_diverges_is_recorded_as_such(prepared: Prepared) -> None:
+    """exp(f) overflows: no example is at fault, and the sweep goes on without this trial."""
+    trial = make_trial(prepared, task="pconvs", learning_rate=1e4, l2_clip_norm=1e6, noise_multiplier=0.01)
+    run_trial(trial, prepared)
+    record = record_of(trial)
+    assert record["test_loss"] is None
+    assert record["validation_loss"] is None
+    assert record["mechanism"]["steps"] == record["steps"] < 48

@@ -56,12 +56,19 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "target_delta": 1 / prepared.splits["train"]["rows"],
         "noise_multiplier": 1.0,
         "l2_clip_norm": 1.0,
+        "clipping": "fixed",
+        "clip_quantile": None,
+        "microbatch_size": 1,
+        "sensitivity": None,
         "optimizer": "sgd",
         "learning_rate": 0.1,
         "momentum": 0.9,
         "batch_size": 100,
         "epochs": 2,
+        "model": "mlp",
         "hidden_layers": (8,),
+        "cross_layers": None,
+        "interaction_dimension": None,
         "evaluations": 3,
         "randomness": "seeded",
         "seed": 0,
@@ -70,6 +77,5 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
 
 
 def without_privacy(prepared: Prepared, **changes: Any) -> Trial:
-    return make_trial(
-        prepared, mechanism="non_private", epsilon=None, noise_multiplier=None, l2_clip_norm=None, **changes
-    )
+    none = {"epsilon": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
+    return make_trial(prepared, mechanism="non_private", **none, **changes)

@@ -1,0 +1,104 @@
+"""Two processes on loopback train one trial together, as the command line starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.cli import main
+from tasks.home import read_json
+from tasks.train import run_trial
+from tasks.trial import Trial
+from tests.trials import make_prepared, make_trial
+
+TIMEOUT_SECONDS = 180
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def train_together(processes: int, devices_each: int) -> list[subprocess.CompletedProcess[str]]:
+    """``python -m tasks train`` in several processes at once; none of them outlives the call."""
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}"}
+    command = [sys.executable, "-m", "tasks", "train", "--json", "--pipeline", "tiny", "--run", "only"]
+    command += ["--processes", str(processes), "--coordinator", f"127.0.0.1:{free_port()}"]
+    running = [
+        subprocess.Popen(
+            [*command, "--process", str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number in range(processes)
+    ]
+    try:
+        outputs = [process.communicate(timeout=TIMEOUT_SECONDS) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *output)
+        for process, output in zip(running, outputs, strict=True)
+    ]
+
+
+def write_plan(home: Path, trial: Trial, prepared: Path) -> None:
+    folder = home / "runs" / "tiny" / "only"
+    folder.mkdir(parents=True)
+    item = {
+        "run": str(folder),
+        "parent": {"mlflow_run": "0" * 32, "experiment": "0", "pipeline": "tiny"},
+        "number": 1,
+        "of": 1,
+        "name": trial.label(),
+        "trial": trial.model_dump(mode="json"),
+        "prepared": str(prepared),
+    }
+    (folder / "plan.json").write_text(json.dumps({"items": [item]}))
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path, randomness: str) -> None:
+    prepared = make_prepared(tmp_path / "raw")
+    changes: dict[str, Any] = {"microbatch_size": 4, "sensitivity": "proven"} if randomness == "seeded" else {}
+    trial = make_trial(prepared, randomness=randomness, **changes)
+    write_plan(own_home, trial, prepared.path)
+    first, second = train_together(2, devices_each=2)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    # The first writes and logs, the second only works.
+    assert json.loads(first.stdout)[0]["trial"] == trial.key
+    assert json.loads(second.stdout) == [None]
+
+    record = read_json(trial.folder / "record.json")
+    assert record["devices"] == 4
+    assert record["steps"] == 48
+    if randomness == "secret":
+        return
+    with np.load(trial.folder / "parameters.npz") as file:
+        together = dict(file)
+    trial.folder.rename(own_home / "together")
+    run_trial(trial, prepared)
+    with np.load(trial.folder / "parameters.npz") as file:
+        for name, array in file.items():
+            np.testing.assert_allclose(together[name], array, rtol=1e-4, atol=1e-6)
+    assert record["mechanism"] == read_json(trial.folder / "record.json")["mechanism"]
+
+
+def test_processes_that_cannot_be(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--processes", "2"]) == 2
+    assert "need --coordinator host:port" in capsys.readouterr().err
+    assert main(["train", "--processes", "2", "--process", "2", "--coordinator", "127.0.0.1:1"]) == 2
+    assert "--process must be from 0 to 1, got 2" in capsys.readouterr().err
