@@ -21,6 +21,7 @@ _NOT_COVERED = """\
 - **The size of the training part.** N is treated as public: it sets the sampling probability and δ.
 - **Logged metrics.** Training losses in the log and in MLflow are computed from private examples
   without noise. Do not publish them with the model.
+- **Failures.** That a run was stopped by an example without a finite gradient tells of that example.
 - **Validation and test examples.** The guarantee is for examples of the training part.
 - **Several examples of one user.** The unit is one example (one row of the log).
 - **Floating point.** Noise is drawn in 32-bit arithmetic by JAX's threefry generator, whose key has
