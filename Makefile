@@ -12,12 +12,13 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format up validate lock
+.PHONY: help run test lint format up validate bench lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 	@echo
 	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=path TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
+	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
 	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=; DP_ADS_HOME=folder moves everything generated out of var/'
 
 run: $(VENV)/installed ## run a pipeline through Airflow and print its table
@@ -40,6 +41,9 @@ up: $(VENV)/installed ## start the Airflow UI and an MLflow server; Ctrl-C stops
 
 validate: $(VENV)/installed ## check pipelines.yaml
 	@$(BIN)/python -m tasks validate
+
+bench: $(VENV)/installed ## measure the speed and memory of private training steps (about 8 minutes)
+	@$(BIN)/python -m benchmarks.clipping $(BENCH)
 
 lock: ## resolve requirements.in into requirements.lock again
 	@$(PYTHON) -m venv $(VENV)-lock

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dp_core.microbatches import Microbatches, squared_group_norms
+from dp_core.microbatches import Microbatches, group_norms
 from dp_core.signals import Batch, ExampleLoss, add_weighted_gradients, backward, squared_norms
 
 # Stands in for the smallest gradients when every gradient is scaled to the clip norm (AUTO-S of
@@ -99,7 +99,7 @@ def add_clipped_gradients(
         norms, share, first_of_group = jnp.sqrt(squared_norms(signals)), 1.0, mask > 0
     else:
         groups = jnp.asarray(batch.groups)
-        norms = jnp.sqrt(squared_group_norms(signals, groups, microbatches))
+        norms = group_norms(signals, groups, microbatches)
         share, first_of_group = 1 / microbatches.size, (mask > 0) & (groups == jnp.arange(groups.shape[0]))
     factors = share * mask * CLIP_FACTORS[clipping](norms, l2_clip_norm)
     return GradientSum(

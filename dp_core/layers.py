@@ -26,8 +26,8 @@ LAYER_OUTPUTS = "layer_outputs"
 NO_TOKEN = -1
 
 # Float32 squares of smaller numbers than about 1e-19 vanish. An output gradient that small still
-# makes a long gradient if the layer's input is enormous; beyond this square of the input's norm the
-# product is not trusted, and the example counts as having no finite gradient.
+# makes a long gradient if the layer's input is enormous, and the other way round; beyond this square
+# of a norm the product is not trusted, and the example counts as having no finite gradient.
 _LARGEST_TRUSTED_SQUARE = 1e24
 
 
@@ -119,7 +119,7 @@ def _add_dense_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
 
 
 def _unbiased_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
-    return _trusted(jnp.vdot(a, a2)) * jnp.vdot(delta, delta2)
+    return _trusted(jnp.vdot(a, a2)) * _trusted(jnp.vdot(delta, delta2))
 
 
 def _add_unbiased_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
@@ -166,7 +166,7 @@ def _table(layer: Embedding | EmbeddingBag) -> jax.Array:
     if layer.is_initializing():
         return layer.param("table", _initializer("table"), (layer.vocabulary_size, layer.dimension))
     # The table may have more rows than tokens, to lie evenly on several devices.
-    return layer.get_variable("params", "table")
+    return jnp.asarray(layer.get_variable("params", "table"))
 
 
 def _tap(layer: nn.Module, rule: str, layer_input: jax.Array, output: jax.Array) -> jax.Array:

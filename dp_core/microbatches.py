@@ -18,10 +18,9 @@ from dp_core.signals import LayerSignals, Signals, squared_norms
 # A group is larger than this admits once in so many groups; its last members are then left out.
 _OVERFLOW_PROBABILITY = 1e-7
 
-# Gradients of a group that almost cancel leave a sum much shorter than they are, and its computed
-# norm mostly rounding error. The norm is taken longer by what rounding can amount to, so that no
-# group contributes more than the clip norm; without cancellation the difference is below 1e-5.
-_ROUNDING = 1e-6
+# By how much of its members' summed lengths a group's norm is taken longer than computed: what
+# rounding can amount to in 64 bits.
+_ROUNDING = 1e-7
 
 
 class Microbatches(NamedTuple):
@@ -46,16 +45,30 @@ def make_microbatches(size: int) -> Microbatches | None:
     return Microbatches(size, 8 * -(-largest // 8))
 
 
-def squared_group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches) -> jax.Array:
-    """For each row, the squared norm of its group's summed gradient over the nominal group size."""
+def group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches) -> jax.Array:
+    """For each row, the norm of its group's summed gradient over the nominal group size.
+
+    In 64 bits: gradients of a group that almost cancel leave a sum much shorter than they are, whose
+    norm in 32 bits would be mostly rounding error, and the group could add more than the clip norm.
+    """
     rows = groups.shape[0]
-    own = squared_norms(signals)
-    pairs = sum(_pairs(layer, groups, microbatches.largest) for layer in signals.values())
-    lengths = jax.ops.segment_sum(jnp.sqrt(own), groups, num_segments=rows, indices_are_sorted=True)
-    squares = jax.ops.segment_sum(pairs, groups, num_segments=rows, indices_are_sorted=True)
-    # A negative sum is nothing but rounding; maximum() keeps a NaN.
-    safe = jnp.maximum(squares, 0.0) + _ROUNDING * lengths**2
-    return safe[groups] / microbatches.size**2
+    with jax.enable_x64(True):
+        exact = {path: _in_64_bits(layer) for path, layer in signals.items()}
+        pairs = [_pairs(layer, groups, microbatches.largest) for layer in exact.values()]
+        lengths = jnp.sqrt(squared_norms(exact))
+
+        def over_group(values: jax.Array) -> jax.Array:
+            return jax.ops.segment_sum(values, groups, num_segments=rows, indices_are_sorted=True)
+
+        # A negative sum is nothing but rounding; maximum() keeps a NaN.
+        norms = jnp.sqrt(jnp.maximum(over_group(sum(pairs[1:], start=pairs[0])), 0.0)) + _ROUNDING * over_group(lengths)
+        return (norms[groups] / microbatches.size).astype(jnp.float32)
+
+
+def _in_64_bits(layer: LayerSignals) -> LayerSignals:
+    tokens = jnp.issubdtype(layer.input.dtype, jnp.integer)
+    layer_input = layer.input if tokens else layer.input.astype(jnp.float64)
+    return LayerSignals(layer.rule, layer_input, layer.output_gradient.astype(jnp.float64))
 
 
 def _pairs(layer: LayerSignals, groups: jax.Array, tile: int) -> jax.Array:

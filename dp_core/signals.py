@@ -45,11 +45,16 @@ Signals = Mapping[tuple[str, ...], LayerSignals]
 def backward(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss) -> tuple[Signals, jax.Array]:
     """Every layer's signals, and every example's loss."""
 
+    # Padding is blank, whatever was in it: nothing that is not finite comes from there.
+    sampled = jnp.asarray(batch.mask) > 0
+    integers = jnp.where(sampled[:, None], batch.integers, 0.0)
+    labels = jnp.where(sampled, batch.labels, 0.0)
+
     def run(outputs: Any) -> tuple[jax.Array, Any]:
         logits, captured = model.apply(
-            {"params": params, LAYER_OUTPUTS: outputs}, batch.integers, batch.categoricals, mutable=[LAYER_INPUTS]
+            {"params": params, LAYER_OUTPUTS: outputs}, integers, batch.categoricals, mutable=[LAYER_INPUTS]
         )
-        losses = example_loss(logits, batch.labels)
+        losses = example_loss(logits, labels)
         # Examples do not interact, so the gradient of the sum by one example's layer output is
         # the gradient of that example's own loss.
         return jnp.sum(losses), (losses, captured[LAYER_INPUTS])

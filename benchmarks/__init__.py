@@ -1,0 +1,1 @@
+"""Measurements that the README and the paper's tables are made of: ``make bench``."""

@@ -1,0 +1,210 @@
+"""How fast a step is with each way of clipping, and how much memory it takes: ``python -m benchmarks.clipping``.
+
+A step is what training does with one batch: from its examples to new parameters. Drawing and loading
+the batch are not in it. The paper's Table 4 compares the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.clipping_report import bars, print_report
+from tasks.errors import UserError
+from tasks.home import home, write_json
+from tasks.progress import format_seconds, say
+
+METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
+MODELS = {"paper": "the paper's, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark itself"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, writes ``bench/clipping.json`` below the home folder, and prints tables."""
+    options = _parser().parse_args(arguments)
+    started = time.monotonic()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            rows = measure(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    result = home() / "bench" / "clipping.json"
+    write_json(result, rows)
+    print_report(rows)
+    print(f"\n{result} written after {format_seconds(time.monotonic() - started)}")
+    return 1 if options.check and not all(bar.holds for bar in bars(rows)) else 0
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row for each method, noise or not, and batch size."""
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        # A program is compiled in one process and measured in others.
+        environment = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        for batch_size in options.batch_sizes:
+            timed = run_child(
+                "time",
+                environment,
+                workload=options.model,
+                methods=options.methods,
+                batch_size=batch_size,
+                physical_batch_size=options.physical_batch_size,
+                rounds=options.rounds,
+            )
+            rows += _rows(options.model, timed["parameters"], timed["timings"])
+        programs = [row.pop("program") for row in rows]
+        if not options.no_memory:
+            say("measuring the memory of each program, in a process of its own")
+            for row, program in zip(rows, programs, strict=True):
+                if row["fits"]:
+                    row["resident_memory_bytes"] = run_child("measure_peak", environment, program=program)
+            _add_largest_batches(rows, options, environment)
+    return rows
+
+
+def _rows(model: str, parameters: int, timings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An object of the result for each program: its faster form, and under ``forms`` all of them."""
+    by_method: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+    for timing in timings:
+        by_method.setdefault((timing["program"]["method"], timing["program"]["noise"]), []).append(timing)
+    rows = []
+    for (method, noise), forms in by_method.items():
+        best = max(forms, key=lambda timing: timing["steps_per_second"] or 0)
+        rows.append(
+            {
+                "method": method,
+                "noise": noise,
+                "parameters": parameters,
+                "batch_size": best["program"]["batch_size"],
+                "steps_per_second": best["steps_per_second"],
+                "peak_memory_bytes": best["planned_bytes"],
+                "resident_memory_bytes": None,
+                "fits": best["steps_per_second"] is not None,
+                "model": model,
+                "form": best["program"]["form"],
+                "forms": {
+                    timing["program"]["form"]: {
+                        "steps_per_second": timing["steps_per_second"],
+                        "peak_memory_bytes": timing["planned_bytes"],
+                        "rows_at_once": timing["program"]["rows"],
+                    }
+                    for timing in forms
+                },
+                "program": best["program"],
+            }
+        )
+    return rows
+
+
+def _add_largest_batches(rows: list[dict[str, Any]], options: argparse.Namespace, environment: dict[str, str]) -> None:
+    """Adds to each form the largest batch it can hold: without noise, whose memory does not grow with the batch."""
+    cap_bytes = int(options.memory_cap * 2**30)
+    for method, form in dict.fromkeys((row["method"], form) for row in rows for form in row["forms"]):
+        say(f"looking for the largest batch of {method} ({form}) in {options.memory_cap:g} GiB")
+        size = run_child(
+            "largest_batch_size",
+            environment,
+            workload=options.model,
+            method=method,
+            form=form,
+            cap_bytes=cap_bytes,
+            physical_batch_size=options.physical_batch_size,
+        )
+        for row in rows:
+            if row["method"] == method and not row["noise"]:
+                row["forms"][form] |= {"largest_batch_size": size, "memory_cap_bytes": cap_bytes}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.clipping",
+        description="Measures steps per second and peak memory of training without privacy (non_private) and of "
+        "DP-SGD with three ways of clipping each example's gradient: one gradient an example (vmap), the paper's "
+        "ghost clipping (two_pass_ghost), and what this project trains with (one_pass_ghost). Prints tables and "
+        "writes bench/clipping.json below var/ (or DP_ADS_HOME). About 8 minutes on 2 cores.",
+    )
+    parser.add_argument(
+        "--batch-sizes",
+        type=_sizes,
+        default=[64, 1024, 8192],
+        metavar="N,N,…",
+        help="examples a step (default: 64,1024,8192)",
+    )
+    parser.add_argument(
+        "--methods",
+        type=_methods,
+        default=list(METHODS),
+        metavar="NAME,…",
+        help=f"some of {', '.join(METHODS)} (default: all)",
+    )
+    parser.add_argument(
+        "--rounds", type=_positive(int), default=10, metavar="N", help="timings of each, the best counts (default: 10)"
+    )
+    parser.add_argument(
+        "--memory-cap",
+        type=_positive(float),
+        default=4.0,
+        metavar="GiB",
+        help="for the largest batch that each can hold (default: 4)",
+    )
+    parser.add_argument(
+        "--no-memory",
+        action="store_true",
+        help="neither measure memory nor look for the largest batch; what the compiler plans is reported anyway",
+    )
+    parser.add_argument(
+        "--physical-batch-size",
+        type=_positive(int),
+        metavar="ROWS",
+        help="rows that ghost clipping computes at once (default: what the trainer chooses for this machine)",
+    )
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default="paper",
+        help="; ".join(f"{name}: {text}" for name, text in MODELS.items()) + " (default: paper)",
+    )
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a bar does not hold")
+    return parser
+
+
+def _positive(kind: type[int] | type[float]) -> Any:
+    def parse(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+        return value
+
+    return parse
+
+
+def _sizes(text: str) -> list[int]:
+    return sorted({_positive(int)(part) for part in text.split(",")})
+
+
+def _methods(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in METHODS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(METHODS)}")
+    return [method for method in METHODS if method in names]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The memory that a program takes, and the largest batch that a cap leaves room for."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from benchmarks.programs import (
+    Form,
+    MethodName,
+    Program,
+    compile_step,
+    hyperparameters,
+    initial_state,
+    planned_bytes,
+    programs_for,
+)
+from benchmarks.workloads import WORKLOADS
+
+_STEPS = 3
+
+
+def measure_peak(program: Program) -> int | None:
+    """By how many bytes this process grew at most, from before a program's arrays were made until it ran.
+
+    For a process that does nothing else, and that gives freed memory back: ``keep_freed_memory`` leaves
+    blocks behind in whichever thread's arena they were. None where the kernel does not tell.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    workload = WORKLOADS[program.workload]
+    compiled = compile_step(program)
+    make_state = jax.jit(lambda: initial_state(workload)).lower().compile()
+    key, numbers = jax.random.key(0), hyperparameters(program.batch_size)
+    batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten: compiling took its own
+    except OSError:
+        return None
+    before = _resident("VmRSS")
+    state, on_device = make_state(), jax.tree.map(lambda leaf: jax.device_put(leaf, may_alias=False), batches)
+    for _ in range(_STEPS):
+        # Waiting for each: temporaries of a step that only waits for its turn are not a step's need.
+        state, _ = jax.block_until_ready(compiled(state, on_device, np.int32(program.pieces), key, numbers))
+    return _resident("VmHWM") - before
+
+
+def largest_batch_size(
+    workload: str, method: MethodName, form: Form, *, cap_bytes: int, physical_batch_size: int | None = None
+) -> int:
+    """The largest power of two for which XLA plans at most ``cap_bytes`` for a step without noise.
+
+    Found by compiling alone. 0 if not even a batch of one example fits.
+    """
+
+    def program(batch_size: int) -> Program:
+        forms = programs_for(
+            workload, method, noise=False, batch_size=batch_size, physical_batch_size=physical_batch_size
+        )
+        return next(program for program in forms if program.form == form)
+
+    @functools.cache
+    def planned(batch_size: int) -> int:
+        return planned_bytes(compile_step(program(batch_size)))
+
+    # What is planned grows linearly, with physical batches from several of them on: two sizes tell
+    # about where the cap is, which spares compiling most of the powers in between.
+    unit = 64 if form == "whole" else 8 * program(2**20).rows
+    bytes_a_row = max((planned(8 * unit) - planned(unit)) / (7 * unit), 1e-9)
+    estimate = unit + (cap_bytes - planned(unit)) / bytes_a_row
+    size = 2 ** int(math.log2(max(estimate, 1)))
+    while size and planned(size) > cap_bytes:
+        size //= 2
+    while size and planned(2 * size) <= cap_bytes:
+        size *= 2
+    return size
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

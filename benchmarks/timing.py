@@ -1,0 +1,99 @@
+"""Steps per second of several programs, measured in turns so that their ratios hold on a machine that is not quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from benchmarks.programs import Program, compile_step, hyperparameters, initial_state, planned_bytes
+from benchmarks.workloads import WORKLOADS
+from dp_core.memory import available_memory, keep_freed_memory
+from tasks.progress import Ticker, say
+
+# A round gives each program about this long. Short rounds find the quiet moments of a busy machine.
+_ROUND_SECONDS = 0.4
+# A program is not started if it would take more than this share of the free memory.
+_MEMORY_SHARE = 0.8
+# Two ways to add up the same clipped gradients differ by rounding.
+_AGREEMENT = 1e-4
+
+
+class Timing(NamedTuple):
+    """A program's best steps per second, or None if it does not fit into memory, and the bytes XLA planned for it."""
+
+    program: Program
+    steps_per_second: float | None
+    planned_bytes: int
+
+
+def time_programs(programs: Sequence[Program], *, rounds: int) -> list[Timing]:
+    """Each program's best over the rounds. One that does not fit into memory is compiled and not run."""
+    keep_freed_memory()
+    runners, planned = {}, {}
+    for program in programs:
+        say(f"batch size {program.batch_size:,}: compiling {program.label}")
+        compiled = compile_step(program)
+        planned[program] = planned_bytes(compiled)
+        if planned[program] <= _MEMORY_SHARE * available_memory():
+            runners[program] = _Runner(program, compiled)
+    _check_agreement(runners)
+    say(f"timing {len(runners)} programs in {rounds} rounds")
+    ticker = Ticker("timing", rounds, "rounds")
+    for round_number in range(rounds):
+        ticker.update(round_number)
+        for runner in runners.values():
+            runner.time_round()
+    speeds = {program: 1 / runner.best_seconds for program, runner in runners.items()}
+    return [Timing(program, speeds.get(program), planned[program]) for program in programs]
+
+
+class _Runner:
+    """A compiled step with its arrays. It has run once when it is made."""
+
+    def __init__(self, program: Program, compiled: Any) -> None:
+        workload = WORKLOADS[program.workload]
+        self._compiled = compiled
+        self._state = jax.jit(lambda: initial_state(workload))()
+        batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
+        self._arguments = (
+            jax.device_put(batches),
+            np.int32(program.pieces),
+            jax.random.key(0),
+            hyperparameters(program.batch_size),
+        )
+        self._run(1)
+        # The first step's velocity is its mean gradient.
+        self.first_gradients = jax.tree.map(np.array, self._state.update_state)
+        self._steps = max(1, round(_ROUND_SECONDS / self._run(1)))
+        self.best_seconds = float("inf")
+
+    def time_round(self) -> None:
+        self.best_seconds = min(self.best_seconds, self._run(self._steps) / self._steps)
+
+    def _run(self, steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._state, _ = self._compiled(self._state, *self._arguments)
+        jax.block_until_ready(self._state)
+        return time.perf_counter() - start
+
+
+def _check_agreement(runners: dict[Program, _Runner]) -> None:
+    """Raises unless all programs without noise computed the same: clipped sums, or plain ones."""
+    for private in (True, False):
+        same = [p for p in runners if not p.noise and (p.method != "non_private") == private]
+        for program in same[1:]:
+            distance = relative_distance(runners[program].first_gradients, runners[same[0]].first_gradients)
+            if not distance <= _AGREEMENT:
+                raise AssertionError(f"{program.label} and {same[0].label} differ by {distance:.1g} in the first step")
+
+
+def relative_distance(tree: Any, expected: Any) -> float:
+    """The L2 norm of the difference over the norm of ``expected``."""
+    differences = jax.tree.map(lambda left, right: float(np.sum((left - right) ** 2)), tree, expected)
+    norms = [float(np.sum(leaf**2)) for leaf in jax.tree.leaves(expected)]
+    return float(np.sqrt(sum(jax.tree.leaves(differences)) / sum(norms)))

@@ -1,0 +1,52 @@
+"""From a sum of gradients to parameters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dp_core.updates import UpdateScale, dense_update
+
+pytestmark = pytest.mark.usefixtures("strict_types")
+
+PARAMS = {"layer": {"kernel": jnp.ones((40, 50)), "bias": jnp.zeros(50)}}
+SUM = jax.tree.map(lambda leaf: 6 + 0 * leaf, PARAMS)
+
+
+def scale(deviation: float | None) -> UpdateScale:
+    return UpdateScale(
+        noise_key=jax.random.key(0),
+        standard_deviation=None if deviation is None else jnp.float32(deviation),
+        expected_count=jnp.float32(12),
+        learning_rate=jnp.float32(0.25),
+    )
+
+
+@pytest.mark.parametrize("deviation", [None, 0.0])
+def test_without_noise_parameters_move_by_the_mean_gradient(deviation: float | None) -> None:
+    update = dense_update(optax.sgd(1.0))
+    _, params = update.apply(update.init(PARAMS), PARAMS, SUM, scale(deviation))
+    np.testing.assert_allclose(params["layer"]["kernel"], 1 - 0.25 * 6 / 12, rtol=1e-6)
+    np.testing.assert_allclose(params["layer"]["bias"], -0.25 * 6 / 12, rtol=1e-6)
+
+
+def test_noise_is_of_the_sum_and_divided_with_it() -> None:
+    """2,050 draws: mean and deviation within five standard errors, once in a million seeds not (fixed here)."""
+    update = dense_update(optax.sgd(1.0, momentum=0.9))
+    _, params = update.apply(update.init(PARAMS), PARAMS, SUM, scale(3.0))
+    moved = jax.tree.map(lambda old, new: (old - new) * 12 / 0.25, PARAMS, params)
+    sums = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(moved)])
+    assert abs(np.mean(sums) - 6) < 5 * 3 / len(sums) ** 0.5
+    assert abs(np.std(sums) / 3 - 1) < 5 / (2 * len(sums)) ** 0.5
+
+
+def test_the_dense_rule_has_nothing_pending() -> None:
+    update = dense_update(optax.sgd(1.0))
+    state = update.init(PARAMS)
+    caught_up, params = update.catch_up(state, PARAMS, None)  # type: ignore[arg-type]
+    assert caught_up is state
+    assert params is PARAMS
+    assert update.settle(state, PARAMS) is PARAMS
