@@ -12,7 +12,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from benchmarks.child import run_child
@@ -67,11 +69,10 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             rows += _rows(options.model, timed["parameters"], timed["timings"])
         programs = [row.pop("program") for row in rows]
         if not options.no_memory:
-            say("measuring the memory of each program, in a process of its own")
-            for row, program in zip(rows, programs, strict=True):
-                if row["fits"]:
-                    row["resident_memory_bytes"] = run_child("measure_peak", environment, program=program)
-            _add_largest_batches(rows, options, environment)
+            # Processes do not disturb each other's memory as they do each other's speed.
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                _add_resident_memory(rows, programs, partial(pool.submit, run_child, "measure_peak", environment))
+                _add_largest_batches(rows, options, partial(pool.submit, run_child, "largest_batch_size", environment))
     return rows
 
 
@@ -109,23 +110,35 @@ def _rows(model: str, parameters: int, timings: list[dict[str, Any]]) -> list[di
     return rows
 
 
-def _add_largest_batches(rows: list[dict[str, Any]], options: argparse.Namespace, environment: dict[str, str]) -> None:
+def _add_resident_memory(
+    rows: list[dict[str, Any]], programs: list[dict[str, Any]], start: Callable[..., Future[Any]]
+) -> None:
+    say("measuring the memory of each program, in a process of its own")
+    started = [(row, start(program=program)) for row, program in zip(rows, programs, strict=True) if row["fits"]]
+    for row, measured in started:
+        row["resident_memory_bytes"] = measured.result()
+
+
+def _add_largest_batches(
+    rows: list[dict[str, Any]], options: argparse.Namespace, start: Callable[..., Future[Any]]
+) -> None:
     """Adds to each form the largest batch it can hold: without noise, whose memory does not grow with the batch."""
+    say(f"looking for the largest batch that fits into {options.memory_cap:g} GiB")
     cap_bytes = int(options.memory_cap * 2**30)
-    for method, form in dict.fromkeys((row["method"], form) for row in rows for form in row["forms"]):
-        say(f"looking for the largest batch of {method} ({form}) in {options.memory_cap:g} GiB")
-        size = run_child(
-            "largest_batch_size",
-            environment,
+    started = {
+        (method, form): start(
             workload=options.model,
             method=method,
             form=form,
             cap_bytes=cap_bytes,
             physical_batch_size=options.physical_batch_size,
         )
+        for method, form in dict.fromkeys((row["method"], form) for row in rows for form in row["forms"])
+    }
+    for (method, form), found in started.items():
         for row in rows:
             if row["method"] == method and not row["noise"]:
-                row["forms"][form] |= {"largest_batch_size": size, "memory_cap_bytes": cap_bytes}
+                row["forms"][form] |= {"largest_batch_size": found.result(), "memory_cap_bytes": cap_bytes}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -139,7 +139,9 @@ def _find(rows: Sequence[Row], method: str, batch_size: int) -> Row | None:
 
 def _bytes(count: int) -> str:
     """
-    >>> _bytes(156_000_000), _bytes(400_000_000_000)
-    ('149 MiB', '373 GiB')
+    >>> _bytes(156_000_000), _bytes(3_000_000_000), _bytes(400_000_000_000)
+    ('149 MiB', '2.8 GiB', '373 GiB')
     """
-    return f"{count / 2**20:,.0f} MiB" if count < 2**33 else f"{count / 2**30:,.0f} GiB"
+    if count < 1000 * 2**20:
+        return f"{count / 2**20:,.0f} MiB"
+    return f"{count / 2**30:.1f} GiB" if count < 10 * 2**30 else f"{count / 2**30:,.0f} GiB"

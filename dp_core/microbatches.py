@@ -7,7 +7,7 @@ gives those from what the layer saw. Each example belongs to a group that was dr
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from scipy import stats
 
 from dp_core.signals import LayerSignals, Signals, squared_norms
 
-# A group is larger than this admits once in so many groups; its last members are then left out.
-_OVERFLOW_PROBABILITY = 1e-7
+# The share of groups that come out larger than is admitted, and whose last members are left out. All
+# pairs in a window of the largest size are computed, so a larger one costs more than those are worth.
+_OVERFLOW_PROBABILITY = 1e-3
 
 # By how much of its members' summed lengths a group's norm is taken longer than computed: what
 # rounding can amount to in 64 bits.
@@ -34,7 +35,7 @@ def make_microbatches(size: int) -> Microbatches | None:
     """Groups of a nominal size; None for a size of 1, where every example is clipped by itself.
 
     >>> make_microbatches(4)
-    Microbatches(size=4, largest=24)
+    Microbatches(size=4, largest=12)
     """
     if size < 1:
         raise ValueError(f"microbatch_size must be at least 1, got {size}")
@@ -42,7 +43,7 @@ def make_microbatches(size: int) -> Microbatches | None:
         return None
     # Group sizes are binomial, with tails below the Poisson's of the same mean.
     largest = int(stats.poisson.isf(_OVERFLOW_PROBABILITY, size))
-    return Microbatches(size, 8 * -(-largest // 8))
+    return Microbatches(size, 4 * -(-largest // 4))
 
 
 def group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches) -> jax.Array:
@@ -52,16 +53,16 @@ def group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches)
     norm in 32 bits would be mostly rounding error, and the group could add more than the clip norm.
     """
     rows = groups.shape[0]
+
+    def over_group(values: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(values, groups, num_segments=rows, indices_are_sorted=True)
+
     with jax.enable_x64(True):
         exact = {path: _in_64_bits(layer) for path, layer in signals.items()}
-        pairs = [_pairs(layer, groups, microbatches.largest) for layer in exact.values()]
         lengths = jnp.sqrt(squared_norms(exact))
-
-        def over_group(values: jax.Array) -> jax.Array:
-            return jax.ops.segment_sum(values, groups, num_segments=rows, indices_are_sorted=True)
-
         # A negative sum is nothing but rounding; maximum() keeps a NaN.
-        norms = jnp.sqrt(jnp.maximum(over_group(sum(pairs[1:], start=pairs[0])), 0.0)) + _ROUNDING * over_group(lengths)
+        squares = jnp.maximum(over_group(_pairs(exact, groups, microbatches.largest)), 0.0)
+        norms = jnp.sqrt(squares) + _ROUNDING * over_group(lengths)
         return (norms[groups] / microbatches.size).astype(jnp.float32)
 
 
@@ -71,36 +72,33 @@ def _in_64_bits(layer: LayerSignals) -> LayerSignals:
     return LayerSignals(layer.rule, layer_input, layer.output_gradient.astype(jnp.float64))
 
 
-def _pairs(layer: LayerSignals, groups: jax.Array, tile: int) -> jax.Array:
+def _pairs(signals: Signals, groups: jax.Array, tile: int) -> jax.Array:
     """For each row, its inner products with the rows of its group, such that a group's rows add up to all pairs.
 
-    Rows are cut into tiles at least as long as a group, so a row's group lies in its own tile and
-    one neighbour. Pairs across a border count twice for the row before it.
+    Rows are cut into tiles at least as long as a group, so a group lies in one tile or in two
+    neighbours. Each row is paired with the rows of its own tile and of the next; pairs across the
+    border count twice for the row before it.
     """
     rows = groups.shape[0]
     tiles = -(-rows // tile)
-    pad = tiles * tile - rows
 
-    def tiled(x: jax.Array, fill: Any = 0) -> jax.Array:
-        padded = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
-        return padded.reshape(tiles, tile, *x.shape[1:])
+    def tiled(x: jax.Array, fill: int = 0) -> jax.Array:
+        padding = [(0, tiles * tile - rows)] + [(0, 0)] * (x.ndim - 1)
+        return jnp.pad(x, padding, constant_values=fill).reshape(tiles, tile, *x.shape[1:])
 
-    here = jax.tree.map(tiled, (layer.input, layer.output_gradient))
+    def with_next(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, jnp.roll(x, -1, axis=0)], axis=1)
+
+    def gram(layer: LayerSignals) -> jax.Array:
+        left = tiled(layer.input), tiled(layer.output_gradient)
+        with_all = jax.vmap(layer.rule.inner_product, (None, None, 0, 0))
+        in_tile = jax.vmap(with_all, (0, 0, None, None))
+        return jax.vmap(in_tile)(*left, *map(with_next, left))
+
+    grams = [gram(layer) for layer in signals.values()]
     names = tiled(groups, -1)
-    # The last tile's neighbour is the first, which shares no group with it unless it is the same.
-    beyond = jax.tree.map(lambda x: jnp.roll(x, -1, axis=0), here)
-    beyond_names = jnp.roll(names, -1, axis=0).at[-1].set(-2)
-
-    gram = jax.vmap(_gram(layer))
-    within = _where_equal(names, names, gram(*here, *here))
-    across = _where_equal(names, beyond_names, gram(*here, *beyond))
-    return (jnp.sum(within, axis=2) + 2 * jnp.sum(across, axis=2)).reshape(-1)[:rows]
-
-
-def _gram(layer: LayerSignals) -> Any:
-    across = jax.vmap(layer.rule.inner_product, (None, None, 0, 0))
-    return jax.vmap(across, (0, 0, None, None))
-
-
-def _where_equal(left: jax.Array, right: jax.Array, values: jax.Array) -> jax.Array:
-    return jnp.where(left[:, :, None] == right[:, None, :], values, 0.0)
+    # The last tile's neighbour is the first, with which it shares no group.
+    names_with_next = with_next(names).at[-1, tile:].set(-2)
+    same = names[:, :, None] == names_with_next[:, None, :]
+    times = jnp.where(jnp.arange(2 * tile) < tile, 1.0, 2.0)
+    return jnp.sum(jnp.where(same, times * sum(grams[1:], start=grams[0]), 0.0), axis=2).reshape(-1)[:rows]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import clipping, timing
-from benchmarks.clipping_report import bars
+from benchmarks.clipping_report import bars, print_report
 from benchmarks.memory import largest_batch_size, measure_peak
 from benchmarks.programs import (
     Program,
@@ -124,9 +124,11 @@ def some_rows(speed: float, memory: int, *, vmap_memory: int) -> list[dict[str, 
             "model": "paper",
             "batch_size": batch_size,
             "steps_per_second": speed,
-            "peak_memory_bytes": memory,
+            "peak_memory_bytes": memory * 2**20,
             "resident_memory_bytes": None,
             "fits": speed is not None,
+            "parameters": 10_908_057,
+            "forms": {},
         }
 
     rows = [row("non_private", size, 10.0, 100) for size in (64, 1024, 8192)]
@@ -139,6 +141,12 @@ def test_bars() -> None:
     assert [bar.holds for bar in bars(some_rows(8.9, 131, vmap_memory=1999))] == [False] * 5
     assert bars(some_rows(9.0, 130, vmap_memory=20_000))[-1].holds
     assert not bars([row | {"model": "small"} for row in some_rows(9.0, 130, vmap_memory=2000)])
+
+
+def test_large_numbers_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = some_rows(1000.0, 1023, vmap_memory=400 * 1024)
+    print_report([*rows, *(row | {"noise": True, "resident_memory_bytes": 2**30 - 1} for row in rows)])
+    assert "…" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

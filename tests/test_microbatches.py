@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("strict_types")
 
 ROUNDING = 1e-5
 LINEAR = make_model(features=(), hidden_layers=())
+# Of a nominal size of 4, which most tests use.
+LARGEST = 12
 
 
 @functools.cache
@@ -61,6 +63,7 @@ def zero_parameters(inputs: int) -> Any:
 
 def test_sizes() -> None:
     assert make_microbatches(1) is None
+    assert make_microbatches(4) == Microbatches(4, LARGEST)
     with pytest.raises(ValueError, match="microbatch_size must be at least 1, got 0"):
         make_microbatches(0)
     for size in (2, 4, 8, 100):
@@ -84,7 +87,7 @@ def test_norms_do_not_depend_on_where_a_group_stands() -> None:
         np.testing.assert_allclose(norms(params, placed), true_group_norms(gradients, placed, 4), rtol=1e-4)
 
 
-@pytest.mark.parametrize("group_size", [2, 24])
+@pytest.mark.parametrize("group_size", [2, LARGEST])
 @pytest.mark.parametrize("scale", [1.0, 1e8])
 def test_a_group_whose_gradients_almost_cancel_adds_at_most_the_clip_norm(scale: float, group_size: int) -> None:
     """What is left of two (or many) long and opposite gradients may be shorter than their rounding errors."""
@@ -133,6 +136,20 @@ def test_wide_inputs_that_almost_cancel_add_at_most_the_clip_norm(inputs: int) -
             alone = function(zero_parameters(inputs), rows_of(batch, slice(first, first + 2)), 1e-3)
             worst = max(worst, norm(alone.gradients) / 1e-3)
     assert worst <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("group_size", [2, 6, LARGEST])
+def test_rounding_of_the_sum_itself_stays_within_the_clip_norm(group_size: int) -> None:
+    """What a group adds as it is computed: its members are scaled up in 32 bits before they cancel."""
+    rng = np.random.default_rng(0)
+    function = clipped_sum(LINEAR, microbatch_size=4)
+    added = []
+    for _ in range(300):
+        direction = rng.normal(size=(1, 4)) * 10.0 ** rng.uniform(-1, 4)
+        apart = 1 + 10.0 ** rng.uniform(-7, -2) * rng.normal(size=(group_size, 1))
+        batch = with_groups(direction * apart, np.arange(group_size) % 2, group_size)
+        added.append(norm(function(zero_parameters(4), batch, 1e-3).gradients) / 1e-3)
+    assert 0.9 < np.max(added) <= 1 + ROUNDING
 
 
 def test_gradients_that_cancel_exactly_add_nothing() -> None:

@@ -74,11 +74,10 @@ def test_too_large_groups_lose_their_last_members_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16, 32])
-def test_groups_hardly_ever_overflow(size: int) -> None:
+def test_full_groups_drop_hardly_any_example(size: int) -> None:
     microbatches = make_microbatches(size)
     assert microbatches is not None
     sampler = PoissonSampler(20_000, 2048, 20_000, (1,), microbatch_size=size)
-    largest = max(
-        np.bincount(batch.groups).max() for batch in map(sampler.batch, range(50)) if batch.groups is not None
-    )
-    assert size < largest <= microbatches.largest <= 4 * size + 16
+    counts = np.concatenate([np.bincount(batch.groups) for batch in map(sampler.batch, range(50))])  # type: ignore[arg-type]
+    assert np.maximum(counts - microbatches.largest, 0).sum() < 5e-4 * counts.sum()
+    assert size < microbatches.largest <= 4 * size
