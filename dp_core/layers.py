@@ -111,24 +111,24 @@ class LayerRule(NamedTuple):
 
 def _dense_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
     # The kernel's gradient is the outer product a δᵀ, the bias's is δ.
-    return _trusted(jnp.vdot(a, a2) + 1) * jnp.vdot(delta, delta2)
+    return _trusted(_dot(a, a2) + 1) * _dot(delta, delta2)
 
 
 def _add_dense_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
-    return {"kernel": total["kernel"] + a.T @ delta, "bias": total["bias"] + jnp.sum(delta, axis=0)}
+    return {"kernel": total["kernel"] + _outer(a, delta), "bias": total["bias"] + jnp.sum(delta, axis=0)}
 
 
 def _unbiased_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
-    return _trusted(jnp.vdot(a, a2)) * _trusted(jnp.vdot(delta, delta2))
+    return _trusted(_dot(a, a2)) * _trusted(_dot(delta, delta2))
 
 
 def _add_unbiased_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
-    return {"kernel": total["kernel"] + a.T @ delta}
+    return {"kernel": total["kernel"] + _outer(a, delta)}
 
 
 def _embedding_inner_product(token: jax.Array, delta: jax.Array, token2: jax.Array, delta2: jax.Array) -> jax.Array:
     # A dense layer on one-hot inputs, whose inner product is 1 for equal tokens.
-    return jnp.where(token == token2, jnp.vdot(delta, delta2), 0.0)
+    return jnp.where(token == token2, _dot(delta, delta2), 0.0)
 
 
 def _add_embedding_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> Any:
@@ -138,7 +138,7 @@ def _add_embedding_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> 
 def _bag_inner_product(tokens: jax.Array, delta: jax.Array, tokens2: jax.Array, delta2: jax.Array) -> jax.Array:
     # A dense layer on counts of tokens: a token that is in both bags, k and l times, makes k·l pairs.
     pairs = (tokens[:, None] == tokens2[None, :]) & (tokens >= 0)[:, None]
-    return jnp.sum(pairs.astype(delta.dtype)) * jnp.vdot(delta, delta2)
+    return jnp.sum(pairs.astype(delta.dtype)) * _dot(delta, delta2)
 
 
 def _add_bag_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> Any:
@@ -152,6 +152,16 @@ RULES: dict[str, LayerRule] = {
     "embedding": LayerRule(_embedding_inner_product, _add_embedding_gradient),
     "embedding_bag": LayerRule(_bag_inner_product, _add_bag_gradient),
 }
+
+
+# A GPU multiplies float32 with 10 bits of precision by default. Norms, and the sums that they bound,
+# must be right to more than that.
+def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.vdot(left, right, precision=jax.lax.Precision.HIGHEST)
+
+
+def _outer(a: jax.Array, delta: jax.Array) -> jax.Array:
+    return jnp.matmul(a.T, delta, precision=jax.lax.Precision.HIGHEST)
 
 
 def _trusted(square: jax.Array) -> jax.Array:

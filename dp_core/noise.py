@@ -24,7 +24,7 @@ def add_gaussian(key: jax.Array, values: Any, standard_deviation: jax.Array) -> 
     leaves, structure = jax.tree.flatten(values)
     small = [index for index, leaf in enumerate(leaves) if leaf.size < LARGE_ARRAY]
     ends = np.cumsum([leaves[index].size for index in small])
-    parts = jnp.split(jax.random.normal(key, (int(ends[-1]),)), ends[:-1]) if small else []
+    parts = jnp.split(jax.random.normal(jax.random.fold_in(key, 0), (int(ends[-1]),)), ends[:-1]) if small else []
     draws = dict(zip(small, parts, strict=True))
     noised = []
     for index, leaf in enumerate(leaves):
