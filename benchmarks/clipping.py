@@ -92,6 +92,7 @@ def _rows(model: str, parameters: int, timings: list[dict[str, Any]]) -> list[di
                 "batch_size": best["program"]["batch_size"],
                 "steps_per_second": best["steps_per_second"],
                 "peak_memory_bytes": best["planned_bytes"],
+                "median_steps_per_second": best["median_steps_per_second"],
                 "resident_memory_bytes": None,
                 "fits": best["steps_per_second"] is not None,
                 "model": model,

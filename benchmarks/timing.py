@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from benchmarks.workloads import WORKLOADS
 from dp_core.memory import available_memory, keep_freed_memory
 from tasks.progress import Ticker, say
 
-# A round gives each program about this long. Short rounds find the quiet moments of a busy machine.
-_ROUND_SECONDS = 0.4
+# In a round each program has up to so many turns of about so many seconds, or one step if that is
+# longer. Short turns find the quiet moments of a busy machine.
+_TURNS, _TURN_SECONDS = 5, 0.08
 # A program is not started if it would take more than this share of the free memory.
 _MEMORY_SHARE = 0.8
 # Two ways to add up the same clipped gradients differ by rounding.
@@ -23,10 +25,14 @@ _AGREEMENT = 1e-4
 
 
 class Timing(NamedTuple):
-    """A program's best steps per second, or None if it does not fit into memory, and the bytes XLA planned for it."""
+    """A program's steps per second at best and in the middle of its turns, and the bytes that XLA planned for it.
+
+    A program that does not fit into memory has no speed.
+    """
 
     program: Program
     steps_per_second: float | None
+    median_steps_per_second: float | None
     planned_bytes: int
 
 
@@ -49,10 +55,13 @@ def time_programs(programs: Sequence[Program], *, rounds: int) -> list[Timing]:
         ticker = Ticker("timing", rounds, "rounds")
         for round_number in range(rounds):
             ticker.update(round_number)
-            for runner in group:
-                runner.time_round()
-    speeds = {program: 1 / runner.best_seconds for program, runner in runners.items()}
-    return [Timing(program, speeds.get(program), planned[program]) for program in programs]
+            for turn in range(_TURNS):
+                for runner in group:
+                    if turn < runner.turns:
+                        runner.time_turn()
+    best = {program: 1 / min(runner.seconds) for program, runner in runners.items()}
+    median = {program: 1 / statistics.median(runner.seconds) for program, runner in runners.items()}
+    return [Timing(program, best.get(program), median.get(program), planned[program]) for program in programs]
 
 
 class _Runner:
@@ -72,11 +81,13 @@ class _Runner:
         self._run(1)
         # The first step's velocity is its mean gradient.
         self.first_gradients = jax.tree.map(np.array, self._state.update_state)
-        self._steps = max(1, round(_ROUND_SECONDS / self._run(1)))
-        self.best_seconds = float("inf")
+        seconds = self._run(1)
+        self._steps = max(1, round(_TURN_SECONDS / seconds))
+        self.turns = min(_TURNS, max(1, round(_TURNS * _TURN_SECONDS / seconds)))
+        self.seconds: list[float] = []
 
-    def time_round(self) -> None:
-        self.best_seconds = min(self.best_seconds, self._run(self._steps) / self._steps)
+    def time_turn(self) -> None:
+        self.seconds.append(self._run(self._steps) / self._steps)
 
     def _run(self, steps: int) -> float:
         start = time.perf_counter()

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+
+# Compiling takes most of the time of tests on small models, and without optimisations a fifth of it.
+# The flags are in force for this process alone: programs that tests start compile as in production.
+QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+def pytest_configure() -> None:
+    given = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = f"{given or ''} {QUICK_COMPILATION}"
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # JAX reads the flags at its first use
+    if given is None:
+        del os.environ["XLA_FLAGS"]
+    else:
+        os.environ["XLA_FLAGS"] = given
 
 
 @pytest.fixture

@@ -19,10 +19,14 @@ from dp_core.signals import Batch
 TASKS = tuple(OBJECTIVES)
 # Compiling takes most of these tests' time; without optimisations it takes a sixth of it.
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# As training compiles, whatever the flags of the tests' own process are.
+AS_TRAINING = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
 
 
 @functools.cache
-def clipped_sum(model: nn.Module, *, microbatch_size: int = 1, clipping: str = "fixed") -> Callable[..., GradientSum]:
+def clipped_sum(
+    model: nn.Module, *, microbatch_size: int = 1, clipping: str = "fixed", as_training: bool = False
+) -> Callable[..., GradientSum]:
     """(params, batch, l2_clip_norm, task, total) -> the sum, by ``clipping.py``."""
     microbatches = make_microbatches(microbatch_size)
     return _callable(
@@ -30,6 +34,7 @@ def clipped_sum(model: nn.Module, *, microbatch_size: int = 1, clipping: str = "
         lambda *parts, size, **options: add_clipped_gradients(
             *parts, **options, clipping=clipping, microbatches=microbatches
         ),
+        AS_TRAINING if as_training else QUICKLY,
     )
 
 
@@ -44,7 +49,7 @@ def _oracle_sum(model: nn.Module, clipping: str) -> Callable[..., GradientSum]:
     def add(*parts: Any, size: jax.Array, **options: Any) -> GradientSum:
         return oracle.add_clipped_gradients(*parts, **options, clipping=clipping, microbatches=Microbatches(size, 0))
 
-    call = _callable(model, add)
+    call = _callable(model, add, QUICKLY)
 
     def with_groups(params: Any, batch: Batch, *rest: Any, microbatch_size: int) -> GradientSum:
         alone = np.arange(len(np.asarray(batch.mask)), dtype=np.int32)
@@ -54,7 +59,9 @@ def _oracle_sum(model: nn.Module, clipping: str) -> Callable[..., GradientSum]:
     return with_groups
 
 
-def _callable(model: nn.Module, function: Callable[..., GradientSum]) -> Callable[..., GradientSum]:
+def _callable(
+    model: nn.Module, function: Callable[..., GradientSum], compiler_options: dict[str, Any]
+) -> Callable[..., GradientSum]:
     """A compiled sum. The task is traced, so that one program serves all losses."""
     losses = [objective.example_loss for objective in OBJECTIVES.values()]
 
@@ -66,7 +73,7 @@ def _callable(model: nn.Module, function: Callable[..., GradientSum]) -> Callabl
 
         return function(total, model, params, batch, example_loss, l2_clip_norm=l2_clip_norm, size=size)
 
-    program = jax.jit(add, compiler_options=QUICKLY)
+    program = jax.jit(add, compiler_options=compiler_options)
 
     def call(
         params: Any,

@@ -38,7 +38,7 @@ def test_the_clipped_sum_equals_the_oracle(kind: ModelName, microbatch_size: int
     model = make_model(kind)
     batch = make_batch(model, 56, counts=task == "pconvs", microbatches=make_microbatches(microbatch_size))
     params = make_parameters(model, batch)
-    ours = clipped_sum(model, microbatch_size=microbatch_size)
+    ours = clipped_sum(model, microbatch_size=microbatch_size, as_training=True)
     theirs = oracle_sum(model, microbatch_size=microbatch_size)
     for l2_clip_norm in CLIP_NORMS:
         actual, expected = (function(params, batch, l2_clip_norm, task) for function in (ours, theirs))

@@ -16,7 +16,7 @@ from dp_core.clipping import CLIP_FACTORS
 from dp_core.losses import binary_cross_entropy
 from dp_core.microbatches import Microbatches, make_microbatches
 from dp_core.signals import Batch, backward
-from tests.gradients import clipped_sum, example_gradients, norm
+from tests.gradients import AS_TRAINING, clipped_sum, example_gradients, norm
 from tests.models import make_batch, make_model, make_parameters, rows_of
 
 pytestmark = pytest.mark.usefixtures("strict_types")
@@ -31,7 +31,7 @@ LARGEST = 12
 def group_norms(model: nn.Module, microbatches: Microbatches) -> Callable[..., np.ndarray]:
     """(params, batch) -> for each row the norm that its group is clipped by, compiled as training compiles it."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=AS_TRAINING)
     def norms(params: Any, batch: Batch) -> jax.Array:
         signals, _ = backward(model, params, batch, binary_cross_entropy)
         return microbatches_module.group_norms(signals, jax.numpy.asarray(batch.groups), microbatches)
