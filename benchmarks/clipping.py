@@ -165,7 +165,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(METHODS)} (default: all)",
     )
     parser.add_argument(
-        "--rounds", type=_positive(int), default=10, metavar="N", help="timings of each, the best counts (default: 10)"
+        "--rounds",
+        type=_positive(int),
+        default=10,
+        metavar="N",
+        help="timings of each, the best counts; up to 3 times as many on a busy machine (default: 10)",
     )
     parser.add_argument(
         "--memory-cap",

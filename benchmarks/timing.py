@@ -18,6 +18,9 @@ from tasks.progress import Ticker, say
 # In a round each program has up to so many turns of about so many seconds, or one step if that is
 # longer. Short turns find the quiet moments of a busy machine.
 _TURNS, _TURN_SECONDS = 5, 0.08
+# A program's speed is settled when its best few turns agree to this share; it is given up after so
+# many times the rounds that were asked for.
+_SETTLED_TURNS, _SETTLED_SPREAD, _MOST_ROUNDS = 3, 0.03, 3
 # A program is not started if it would take more than this share of the free memory.
 _MEMORY_SHARE = 0.8
 # Two ways to add up the same clipped gradients differ by rounding.
@@ -47,21 +50,33 @@ def time_programs(programs: Sequence[Program], *, rounds: int) -> list[Timing]:
         if planned[program] <= _MEMORY_SHARE * available_memory():
             runners[program] = _Runner(program, compiled)
     _check_agreement(runners)
-    say(f"timing {len(runners)} programs in {rounds} rounds")
     # Gigabytes of temporaries are still being given back when the next program runs already, so vmap
     # comes when the others are done.
-    for naive in (False, True):
-        group = [runner for program, runner in runners.items() if (program.method == "vmap") == naive]
-        ticker = Ticker("timing", rounds, "rounds")
-        for round_number in range(rounds):
-            ticker.update(round_number)
-            for turn in range(_TURNS):
-                for runner in group:
-                    if turn < runner.turns:
-                        runner.time_turn()
+    in_turns = [runner for program, runner in runners.items() if program.method != "vmap"]
+    alone = [runner for program, runner in runners.items() if program.method == "vmap"]
+    for group in filter(None, (in_turns, alone)):
+        _time_group(group, rounds)
     best = {program: 1 / min(runner.seconds) for program, runner in runners.items()}
     median = {program: 1 / statistics.median(runner.seconds) for program, runner in runners.items()}
     return [Timing(program, best.get(program), median.get(program), planned[program]) for program in programs]
+
+
+def _time_group(group: Sequence[_Runner], rounds: int) -> None:
+    """At least ``rounds`` rounds, and more on a busy machine, until no program's best is a stroke of luck."""
+    say(f"timing {len(group)} programs in {rounds} rounds")
+    most = _MOST_ROUNDS * rounds
+    ticker = Ticker("timing", rounds, "rounds")
+    for round_number in range(most):
+        if round_number >= rounds and all(runner.is_settled() for runner in group):
+            return
+        if round_number == rounds:
+            say(f"the machine is busy with other work: up to {most - rounds} more rounds")
+            ticker = Ticker("timing", most, "rounds")
+        ticker.update(round_number)
+        for turn in range(_TURNS):
+            for runner in group:
+                if turn < runner.turns:
+                    runner.time_turn()
 
 
 class _Runner:
@@ -88,6 +103,11 @@ class _Runner:
 
     def time_turn(self) -> None:
         self.seconds.append(self._run(self._steps) / self._steps)
+
+    def is_settled(self) -> bool:
+        """Whether the best turn is one of several that were about as good."""
+        fastest = sorted(self.seconds)[:_SETTLED_TURNS]
+        return fastest[-1] <= (1 + _SETTLED_SPREAD) * fastest[0]
 
     def _run(self, steps: int) -> float:
         start = time.perf_counter()
