@@ -10,32 +10,43 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import absl.logging
 import dp_accounting
-from dp_accounting import pld, rdp
+from dp_accounting import NeighboringRelation, rdp
 
-NEIGHBORING_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+from dp_core.privacy_loss import epsilon_at, is_without_noise, privacy_loss, releases
 
-_FIRST_INTERVAL = 1e-3
-_REFINEMENT = 4
-_RELATIVE_CHANGE = 3e-3
-_MAX_NOISE_MULTIPLIER = 1e6
+ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+
+REFINEMENT = 4
+# A further refinement is expected to change ε by at most this share of it.
+RELATIVE_CHANGE = 1e-3
+SECONDS = 60.0
+
+_FEW_ORDERS = (1.1, 1.2, 1.35, 1.5, 1.75, *range(2, 64), 128, 256, 512, 1024)
+_COARSEST_INTERVAL, _FINEST_INTERVAL = 1e-2, 1e-9
+# Beyond this RDP's bound is the answer: no budget is that large, and the PLD takes minutes.
+_LARGEST_PLD_EPSILON = 1000.0
+_MAX_NOISE_MULTIPLIER, _MIN_NOISE_MULTIPLIER = 1e6, 1e-2
 
 
 class EpsilonBound(NamedTuple):
     """An upper bound on ε, and where it comes from.
 
-    ``converged`` is False when the time ran out before refining the PLD made no more difference:
-    the bound is true all the same, but may be loose.
+    ``further_change`` is how much a refinement of the PLD by 4 may still take off it, relative to
+    ε. ``converged`` is False when the time ran out before that was small: the bound is true all the
+    same, but may be loose.
     """
 
     epsilon: float
     pld_epsilon: float
     rdp_epsilon: float
     interval: float
+    further_change: float
     converged: bool
 
     @property
@@ -43,28 +54,47 @@ class EpsilonBound(NamedTuple):
         return "PLD" if self.pld_epsilon <= self.rdp_epsilon else "RDP"
 
 
-def epsilon_bound(event: dp_accounting.DpEvent, delta: float, *, seconds: float = 60.0) -> EpsilonBound:
-    """The least certified upper bound on ε at ``delta`` under adding or removing one example."""
+def epsilon_bound(
+    event: dp_accounting.DpEvent,
+    delta: float,
+    *,
+    neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
+    seconds: float = SECONDS,
+) -> EpsilonBound:
+    """The least certified upper bound on ε at ``delta``."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
+    bound = _refined(event, delta, neighboring_relation, seconds)
+    rdp_epsilon = rdp_bound(event, delta, neighboring_relation)
+    return bound._replace(epsilon=min(bound.pld_epsilon, rdp_epsilon), rdp_epsilon=rdp_epsilon)
+
+
+def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRelation, seconds: float) -> EpsilonBound:
+    """The PLD's bound, with that of RDP at a few orders, which is quick, beside it."""
+    if is_without_noise(event):
+        return EpsilonBound(math.inf, math.inf, math.inf, _COARSEST_INTERVAL, 0.0, True)
     start = time.monotonic()
-    rdp_epsilon = _rdp_epsilon(event, delta)
-    interval = _FIRST_INTERVAL
-    best = _pld_epsilon(event, delta, interval)
-    if math.isinf(best) and math.isinf(rdp_epsilon):
-        # There is no noise at all, and nothing to refine.
-        return EpsilonBound(math.inf, best, rdp_epsilon, interval, True)
+    rough = rdp_bound(event, delta, relation, orders=_FEW_ORDERS)
+    if _LARGEST_PLD_EPSILON < rough < math.inf:
+        return EpsilonBound(rough, math.inf, rough, math.inf, 1.0, False)
+
+    def at(interval: float) -> float:
+        return epsilon_at(privacy_loss(event, interval, relation), delta, event)
+
+    interval = _first_interval(event, rough)
+    best = at(interval)
     while True:
         began = time.monotonic()
-        finer = _pld_epsilon(event, delta, interval / _REFINEMENT)
+        finer = at(interval / REFINEMENT)
         took = time.monotonic() - began
-        change = (best - finer) / finer if finer > 0 else 0.0
-        best, interval = min(best, finer), interval / _REFINEMENT
+        change = (best - finer) / finer if 0 < finer < math.inf else 0.0
+        best, interval = min(best, finer), interval / REFINEMENT
         # The error falls about quadratically with the interval, so the next change would be
-        # about 1/16 of this one; 1/4 is a safe overestimate.
-        converged = change / _REFINEMENT <= _RELATIVE_CHANGE
-        if converged or time.monotonic() - start + _REFINEMENT * took > seconds:
-            return EpsilonBound(min(best, rdp_epsilon), best, rdp_epsilon, interval, converged)
+        # about 1/16 of this one. Twice that is said.
+        further = 2 * max(change, 0.0) / REFINEMENT**2
+        converged = further <= RELATIVE_CHANGE or interval < _FINEST_INTERVAL
+        if converged or time.monotonic() - start + REFINEMENT * took > seconds:
+            return EpsilonBound(min(best, rough), best, rough, interval, further, converged)
 
 
 def calibrate_noise(
@@ -72,81 +102,115 @@ def calibrate_noise(
     *,
     target_epsilon: float,
     target_delta: float,
-    relative_tolerance: float = 4e-3,
+    relative_tolerance: float = 1e-3,
+    neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
+    accountant: str = "tightest",
 ) -> float:
     """A noise multiplier whose ε is at most the target, and at least (1 − tolerance) of it.
 
-    ``make_event`` gives the event for a noise multiplier. Searches on log σ by false position:
-    log ε falls almost linearly with log σ.
+    ``make_event`` gives the event for a noise multiplier. ``accountant="RDP"`` asks for the noise
+    that RDP alone would need. Raises ValueError if no noise multiplier is enough.
     """
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon must be positive and finite, got {target_epsilon}")
+    # log ε falls almost linearly with log σ: false position on those, aiming between the two ends.
     aim = math.log(target_epsilon * (1 - relative_tolerance / 2))
+    highest = math.log(target_epsilon) - aim
+    lowest = math.log(target_epsilon * (1 - relative_tolerance)) - aim
 
-    def excess(log_sigma: float) -> float:
-        epsilon = epsilon_bound(make_event(math.exp(log_sigma)), target_delta).epsilon
+    def excess(log_noise: float) -> float:
+        event = make_event(math.exp(log_noise))
+        if accountant == "RDP":
+            epsilon = rdp_bound(event, target_delta, neighboring_relation)
+        else:
+            # At most a little above the answer of ``epsilon_bound``, which asks RDP at more orders.
+            epsilon = _refined(event, target_delta, neighboring_relation, SECONDS).epsilon
         return math.log(max(epsilon, 1e-12)) - aim
 
-    # RDP is fast and always an upper bound: the multiplier that it asks for is enough.
-    enough = math.log(_rdp_calibration(make_event, target_epsilon, target_delta))
-    at_enough = excess(enough)
-    too_little, at_too_little = enough, at_enough
-    step = 0.1
-    while at_too_little < 0:
-        enough, at_enough = too_little, at_too_little
-        too_little -= step
-        step *= 2
-        at_too_little = excess(too_little)
-    slack = -math.log(1 - relative_tolerance / 2)
+    enough, too_little = _bracket(excess, make_event, target_epsilon, target_delta, neighboring_relation)
     for _ in range(60):
-        # ε ≤ target is excess ≤ slack, and ε ≥ (1 − tolerance)·target is excess ≥ about −slack.
-        if -slack <= at_enough <= slack:
-            return math.exp(enough)
-        if -slack <= at_too_little <= slack:
-            return math.exp(too_little)
-        fraction = at_too_little / (at_too_little - at_enough)
-        middle = too_little + min(max(fraction, 0.02), 0.98) * (enough - too_little)
+        for log_noise, at in (enough, too_little):
+            if lowest <= at <= highest:
+                return math.exp(log_noise)
+        share = too_little[1] / (too_little[1] - enough[1]) if math.isfinite(too_little[1]) else 0.5
+        middle = too_little[0] + min(max(share, 0.02), 0.98) * (enough[0] - too_little[0])
         at_middle = excess(middle)
         if at_middle > 0:
-            too_little, at_too_little = middle, at_middle
+            too_little = middle, at_middle
         else:
-            enough, at_enough = middle, at_middle
-    return math.exp(enough)
+            enough = middle, at_middle
+    return math.exp(enough[0])
 
 
-def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
-    accountant = pld.PLDAccountant(NEIGHBORING_RELATION, value_discretization_interval=interval)
-    return float(accountant.compose(event).get_epsilon(delta))
+def _bracket(
+    excess: Callable[[float], float],
+    make_event: Callable[[float], dp_accounting.DpEvent],
+    target_epsilon: float,
+    target_delta: float,
+    relation: NeighboringRelation,
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two logarithms of noise, one enough and one not, with the excess of each."""
+    # RDP is quick, and near the answer except for the smallest budgets.
+    log_noise = math.log(_rdp_guess(make_event, target_epsilon, target_delta, relation))
+    at = excess(log_noise)
+    direction = 1 if at > 0 else -1
+    step = 0.05
+    while True:
+        before, at_before = log_noise, at
+        log_noise += direction * step
+        step *= 2
+        if not math.log(_MIN_NOISE_MULTIPLIER) <= log_noise <= math.log(_MAX_NOISE_MULTIPLIER):
+            raise ValueError(
+                f"no noise multiplier from {_MIN_NOISE_MULTIPLIER:g} to {_MAX_NOISE_MULTIPLIER:g} gives "
+                f"ε = {target_epsilon:g} at δ = {target_delta:g}"
+            )
+        at = excess(log_noise)
+        if at > 0 >= at_before:
+            return (before, at_before), (log_noise, at)
+        if at <= 0 < at_before:
+            return (log_noise, at), (before, at_before)
 
 
-def _rdp_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
+def _rdp_guess(
+    make_event: Callable[[float], dp_accounting.DpEvent],
+    target_epsilon: float,
+    target_delta: float,
+    relation: NeighboringRelation,
+) -> float:
+    """About the noise multiplier that RDP asks for, if it knows the event at all."""
+    low, high = _MIN_NOISE_MULTIPLIER, 1e3
+    if math.isinf(rdp_bound(make_event(high), target_delta, relation, orders=_FEW_ORDERS)):
+        return 1.0
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        if rdp_bound(make_event(middle), target_delta, relation, orders=_FEW_ORDERS) > target_epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _first_interval(event: dp_accounting.DpEvent, rdp_epsilon: float) -> float:
+    """Coarse for the sum of the releases' losses, whose spread is about a fraction of ε."""
+    spread = min(rdp_epsilon, 10.0) / 10
+    return min(max(spread / math.sqrt(max(releases(event), 1)), _FINEST_INTERVAL * REFINEMENT), _COARSEST_INTERVAL)
+
+
+def rdp_bound(
+    event: dp_accounting.DpEvent,
+    delta: float,
+    relation: NeighboringRelation,
+    orders: Sequence[float] | None = None,
+) -> float:
+    """ε by RDP; infinity for events that it has no bound for. ``orders`` are dp_accounting's unless given."""
+    accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
+    if not accountant.supports(event):
+        return math.inf
     # For small σ the series of a few low orders does not converge. The accountant drops those
     # orders, which leaves a true bound, and warns of each: hundreds of lines in a calibration.
     verbosity = absl.logging.get_verbosity()
     absl.logging.set_verbosity(absl.logging.ERROR)
     try:
-        accountant = rdp.RdpAccountant(neighboring_relation=NEIGHBORING_RELATION)
         return float(accountant.compose(event).get_epsilon(delta))
     finally:
         absl.logging.set_verbosity(verbosity)
-
-
-def _rdp_calibration(
-    make_event: Callable[[float], dp_accounting.DpEvent], target_epsilon: float, target_delta: float
-) -> float:
-    """A noise multiplier that is enough by RDP, to a few per cent."""
-    enough = 1.0
-    while _rdp_epsilon(make_event(enough), target_delta) > target_epsilon:
-        enough *= 2
-        if enough > _MAX_NOISE_MULTIPLIER:
-            raise ValueError(f"no noise multiplier up to {_MAX_NOISE_MULTIPLIER:g} reaches ε = {target_epsilon}")
-    too_little = enough / 2
-    while _rdp_epsilon(make_event(too_little), target_delta) <= target_epsilon and too_little > 1e-2:
-        enough, too_little = too_little, too_little / 2
-    while enough / too_little > 1.05:
-        middle = math.sqrt(enough * too_little)
-        if _rdp_epsilon(make_event(middle), target_delta) > target_epsilon:
-            too_little = middle
-        else:
-            enough = middle
-    return enough

@@ -7,13 +7,15 @@ of steps enters: the record counts the steps that were run.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import dp_accounting
+from dp_accounting import NeighboringRelation
 
-from dp_core.accounting import NEIGHBORING_RELATION, EpsilonBound, epsilon_bound
+from dp_core.accounting import EpsilonBound, epsilon_bound
 from dp_core.adaptive_clipping import combined_noise_multiplier
-from dp_core.sampling import poisson_event, truncation_delta
+from dp_core.sampling import SAMPLERS, Sampler
 
 # How far one example more or less can move a sum of clipped vectors, in clip norms. Alone, an
 # example adds a vector of at most one; in a group it turns one such vector into another.
@@ -25,9 +27,16 @@ def proven_sensitivity(microbatch_size: int) -> float:
     return ALONE if microbatch_size == 1 else IN_A_GROUP
 
 
+class VocabularyRelease(NamedTuple):
+    """A vocabulary that was chosen from the training examples with noise: a Gaussian release, and a δ of its own."""
+
+    noise_multiplier: float
+    delta: float
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismRecord:
-    """Noisy sums of clipped gradients over Poisson samples, as they were run.
+    """Noisy sums of clipped gradients over sampled batches, as they were run.
 
     ``noise_multiplier`` is relative to ``sensitivity`` clip norms, and ``count_noise_multiplier`` to
     the sensitivity of one of the count that steers an adaptive clip norm. ``l2_clip_norm`` is the
@@ -36,7 +45,6 @@ class MechanismRecord:
 
     sampler: str
     examples: int
-    sampling_probability: float
     expected_batch_size: int
     max_batch_size: int
     steps: int
@@ -46,26 +54,63 @@ class MechanismRecord:
     count_noise_multiplier: float | None = None
     microbatch_size: int = 1
     sensitivity: float = ALONE
-    sampled_examples: int
-    largest_batch: int
-    neighboring_relation: str = NEIGHBORING_RELATION.name.lower()
+    vocabulary: VocabularyRelease | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MechanismRecord:
-        return cls(**value)
+        vocabulary = value["vocabulary"]
+        return cls(**{**value, "vocabulary": None if vocabulary is None else VocabularyRelease(*vocabulary)})
 
-    def event(self) -> dp_accounting.DpEvent:
-        """What was run, for the sensitivity that can be proven."""
-        if self.sampler != "poisson":
-            raise ValueError(f"no accounting for sampler {self.sampler!r}; known: poisson")
+    @property
+    def stated_sampler(self) -> Sampler:
+        """The sampler that the record names, which does the accounting."""
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"no accounting for sampler {self.sampler!r}; known: {', '.join(SAMPLERS)}")
+        return SAMPLERS[self.sampler](
+            self.examples, self.expected_batch_size, self.max_batch_size, microbatch_size=self.microbatch_size
+        )
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        return self.stated_sampler.neighboring_relation
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Of all that a step releases, relative to the sensitivity that can be proven."""
         noise_multiplier = self.noise_multiplier * self.sensitivity / proven_sensitivity(self.microbatch_size)
         if self.clipping == "adaptive":
-            noise_multiplier = combined_noise_multiplier(noise_multiplier, self.count_noise_multiplier or 0.0)
-        return poisson_event(
-            sampling_probability=self.sampling_probability, noise_multiplier=noise_multiplier, steps=self.steps
+            return combined_noise_multiplier(noise_multiplier, self.count_noise_multiplier or 0.0)
+        return noise_multiplier
+
+    def training_event(self, *, group_size: int = 1) -> dp_accounting.DpEvent:
+        """The noisy sums alone, for ``group_size`` examples of one user."""
+        return self.stated_sampler.event(
+            noise_multiplier=self.effective_noise_multiplier, steps=self.steps, group_size=group_size
+        )
+
+    def truncation_delta(self, *, group_size: int = 1) -> float:
+        """What cutting over-long batches costs, from the sizes that were in force."""
+        return self.stated_sampler.truncation_delta(self.steps, group_size)
+
+    def epsilon_bound(self, target_delta: float, *, group_size: int = 1) -> EpsilonBound:
+        """ε of what was run, at ``target_delta`` in all."""
+        return compose([self], group_size=group_size).epsilon_bound(target_delta)
+
+    def epsilon_lower(self, target_delta: float) -> float | None:
+        """What no accounting of this training can be below, or None where that is not known.
+
+        It is of the noisy sums on the worst data, as the upper bound is: one that was
+        found by an attack on the trained model can be, and mostly is, lower still.
+        """
+        if self.effective_noise_multiplier == 0:
+            return None
+        # Cutting batches may have changed what is seen with so much probability, either way.
+        delta = target_delta + self.truncation_delta()
+        return self.stated_sampler.epsilon_lower(
+            steps=self.steps, noise_multiplier=self.effective_noise_multiplier, delta=delta
         )
 
     def as_claimed(self) -> MechanismRecord | None:
@@ -78,35 +123,38 @@ class MechanismRecord:
             return None
         return dataclasses.replace(self, microbatch_size=1, sensitivity=ALONE)
 
-    def truncation_delta(self) -> float:
-        """What cutting over-long batches costs, from the sizes that were in force."""
-        return truncation_delta(
-            examples=self.examples,
-            sampling_probability=self.sampling_probability,
-            max_batch_size=self.max_batch_size,
-            steps=self.steps,
-        )
+
+class Composition(NamedTuple):
+    """Everything that was released from the same examples: an event, and what is taken off δ beside it."""
+
+    event: dp_accounting.DpEvent
+    spent_delta: float
+    neighboring_relation: NeighboringRelation
 
     def epsilon_bound(self, target_delta: float) -> EpsilonBound:
-        """ε of what was run, at ``target_delta`` in all: the share that truncation uses is taken off first."""
-        left = target_delta - self.truncation_delta()
+        left = target_delta - self.spent_delta
         if left <= 0:
-            raise ValueError("cutting large batches alone uses up delta: max_batch_size is too small")
-        return epsilon_bound(self.event(), left)
-
-    def sampling_defect(self) -> str | None:
-        """Why the batches cannot have come from the stated sampler, or None.
-
-        The number of examples seen over all steps is Binomial(steps·N, q). A correct sampler is
-        outside six standard deviations less than once in 10⁸ runs.
-        """
-        expected = self.steps * self.examples * self.sampling_probability
-        deviation = (expected * (1 - self.sampling_probability)) ** 0.5
-        if abs(self.sampled_examples - expected) > 6 * deviation + 1e-9:
-            return (
-                f"{self.sampled_examples:,} examples were sampled over {self.steps:,} steps, where Poisson sampling "
-                f"at probability {self.sampling_probability:.3g} gives {expected:,.0f} ± {deviation:,.0f}"
+            raise ValueError(
+                f"cutting large batches and choosing the vocabulary take {self.spent_delta:.2g}, all of "
+                f"δ = {target_delta:.2g}: max_batch_size is too small, or the vocabulary's share too large"
             )
-        if self.largest_batch > self.max_batch_size:
-            return f"a batch of {self.largest_batch:,} exceeds the stated maximum of {self.max_batch_size:,}"
-        return None
+        return epsilon_bound(self.event, left, neighboring_relation=self.neighboring_relation)
+
+
+def compose(records: Iterable[MechanismRecord], *, group_size: int = 1) -> Composition:
+    """What publishing the models of one or several runs on the same examples releases.
+
+    A vocabulary that runs share is released once. ``group_size`` is for so many examples of one user.
+    """
+    records = list(records)
+    events = [record.training_event(group_size=group_size) for record in records]
+    spent = sum(record.truncation_delta(group_size=group_size) for record in records)
+    for vocabulary in dict.fromkeys(record.vocabulary for record in records if record.vocabulary is not None):
+        if group_size > 1:
+            raise ValueError("a private vocabulary's guarantee is for single examples, not for groups of them")
+        events.append(dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier))
+        spent += vocabulary.delta
+    relations = {record.neighboring_relation for record in records}
+    # Where batches are shuffled the neighbours have an empty example, which the other samplers' bounds hold for too.
+    relation = relations.pop() if len(relations) == 1 else NeighboringRelation.REPLACE_SPECIAL
+    return Composition(events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events), spent, relation)

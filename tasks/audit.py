@@ -1,13 +1,23 @@
-"""The audit step: ε once more, from what training says it ran and not from what it was told to run."""
+"""The audit step: whether a run was what it says, and what that is worth.
+
+ε is computed once more from the record of what ran. The record is held against what was measured on
+the run: its batches, the contributions and the noise of its compiled step and, where there are
+canaries, how well one can tell from the model which of them were in. A correct run fails by chance at
+most about once in a thousand times with canaries, and once in a hundred thousand without.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from dp_core.mechanism import MechanismRecord
-from tasks.budget import epsilon_of
+from dp_core.one_run_audit import audit_scores
+from dp_core.probe import Probe
+from dp_core.sampling_checks import sampling_defects
+from tasks.budget import epsilon_lower_of, epsilon_of
 from tasks.errors import UserError
 from tasks.home import home, read_json, write_json, write_text
 from tasks.progress import note
@@ -17,20 +27,26 @@ from tasks.trial import Trial
 
 STATEMENT = "privacy_statement.md"
 
+# The attack's ε is logged at the trial's δ with the confidence that is usual for it. What fails a run is
+# a stricter comparison: at a much smaller δ, which blunts the attack less, and with more confidence.
+LOGGED_CONFIDENCE = 0.95
+FAILING_CONFIDENCE = 0.999
+FAILING_DELTA = 1e-8
+
 
 class AuditFailure(UserError):
     """A run that does not keep its promise."""
 
 
 def audit(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Recomputes a trial's ε from its record, writes its privacy statement and logs both.
+    """Audits a trained trial, writes its privacy statement and logs both.
 
-    Raises ``AuditFailure`` when the trial is over its budget or its record contradicts itself.
+    Raises ``AuditFailure`` when the trial is over its budget or was not what its record says.
     """
     folder = home() / "trials" / trained["trial"]
     record = read_json(folder / "record.json")
     trial = Trial.model_validate(record["trial"])
-    result, statement = judge(trial, record)
+    result, statement = judge(trial, record, read_json(folder / "evidence.json"))
     write_text(folder / STATEMENT, statement)
     write_json(folder / "audit.json", result)
     log_audit(trained["mlflow_run"], result, folder / STATEMENT)
@@ -40,8 +56,8 @@ def audit(trained: Mapping[str, Any]) -> dict[str, Any]:
     return {**trained, "epsilon": result["epsilon"]}
 
 
-def judge(trial: Trial, record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The audit's verdict and statement for a trial's record, without touching any file."""
+def judge(trial: Trial, record: Mapping[str, Any], evidence: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The audit's verdict and statement for a trial's record and evidence, without touching any of its files."""
     mechanism = record["mechanism"]
     if trial.epsilon is None:
         result: dict[str, Any] = {
@@ -66,9 +82,11 @@ def judge(trial: Trial, record: Mapping[str, Any]) -> tuple[dict[str, Any], str]
         findings.append(f"ε = {claimed.epsilon:.6g} is over the budget of {trial.epsilon:g}")
     if trial.target_delta > 1 / ran.examples:
         findings.append(f"δ = {trial.target_delta:g} is more than 1/N = {1 / ran.examples:g}")
-    defect = ran.sampling_defect()
-    if defect is not None:
-        findings.append(defect)
+    findings += _batch_findings(ran, evidence)
+    findings += _step_findings(ran, record, evidence)
+    attack, attack_findings = _attack(trial, ran, evidence)
+    findings += attack_findings
+
     result = {
         "verdict": "failed" if findings else "passed",
         "findings": findings,
@@ -77,6 +95,43 @@ def judge(trial: Trial, record: Mapping[str, Any]) -> tuple[dict[str, Any], str]
         "accountant": bound.accountant,
         "truncation_delta": ran.truncation_delta(),
         **{name: None if value == math.inf else value for name, value in bound._asdict().items()},
+        "epsilon_lower": epsilon_lower_of(ran, trial.target_delta),
         "claimed_epsilon": None if claim is None else claimed.epsilon,
+        "probe": evidence["probe"],
+        "attack": attack,
     }
-    return result, private_statement(trial, ran, bound, result["verdict"], result["claimed_epsilon"])
+    return result, private_statement(trial, ran, bound, result, record["vocabulary"])
+
+
+def _batch_findings(ran: MechanismRecord, evidence: Mapping[str, Any]) -> list[str]:
+    sizes = evidence["batch_sizes"]
+    findings = sampling_defects(ran.stated_sampler, sizes, evidence["participations"])
+    if len(sizes) != ran.steps:
+        findings.append(f"{ran.steps:,} steps are recorded, but {len(sizes):,} batches were seen")
+    return findings
+
+
+def _step_findings(ran: MechanismRecord, record: Mapping[str, Any], evidence: Mapping[str, Any]) -> list[str]:
+    if evidence["probe"] is None:
+        # There is nothing to release of a run that diverged, and nothing finite to measure.
+        return [] if record["test_loss"] is None else ["the step's clipping and noise were not measured"]
+    return Probe.from_json(evidence["probe"]).defects(ran.noise_multiplier * ran.sensitivity)
+
+
+def _attack(trial: Trial, ran: MechanismRecord, evidence: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """What guessing at the canaries shows, and whether it shows more than is allowed."""
+    if evidence["canaries"] is None:
+        return None, []
+    scores, included = list(evidence["canaries"]["attacks"].values()), evidence["canaries"]["included"]
+    logged = audit_scores(scores, included, delta=trial.target_delta, confidence=LOGGED_CONFIDENCE)
+    delta = min(FAILING_DELTA + ran.truncation_delta(), trial.target_delta)
+    strict = audit_scores(scores, included, delta=delta, confidence=FAILING_CONFIDENCE)
+    # The canaries came after the vocabulary, which tells nothing of them.
+    allowed = epsilon_of(dataclasses.replace(ran, vocabulary=None), delta).epsilon
+    findings = []
+    if strict.epsilon_lower > allowed:
+        findings.append(
+            f"{strict.correct} of {strict.guesses} guesses at canaries were right, which shows ε ≥ "
+            f"{strict.epsilon_lower:.3g} at δ = {delta:.2g}, but the record is worth {allowed:.3g}"
+        )
+    return {**logged._asdict(), "delta": trial.target_delta}, findings

@@ -15,7 +15,7 @@ import numpy as np
 from dp_core.microbatches import make_microbatches
 from dp_core.physical_batches import PhysicalShape, lay_out
 from dp_core.placement import Placement
-from dp_core.sampling import PoissonSampler
+from dp_core.sampling import SampledBatch, Sampler
 from dp_core.signals import Batch
 from dp_core.training import Steps
 from tasks.encoded import Split
@@ -29,11 +29,11 @@ _T = TypeVar("_T")
 
 
 class Dispatch(NamedTuple):
-    """``steps`` on the device, the first of them number ``first``, and how many examples each sampled."""
+    """``steps`` on the device, the first of them number ``first``, and the places that each sampled."""
 
     first: int
     steps: Steps
-    sizes: tuple[int, ...]
+    sampled: tuple[np.ndarray, ...]
 
 
 def steps_per_dispatch(shape: PhysicalShape, dense_parameters: int) -> int:
@@ -57,7 +57,7 @@ def spans(first: int, last: int, boundaries: Iterable[int], longest: int) -> Ite
 
 def read_dispatches(
     data: Split,
-    sampler: PoissonSampler,
+    sampler: Sampler,
     shape: PhysicalShape,
     placement: Placement,
     ranges: Iterable[tuple[int, int]],
@@ -68,11 +68,11 @@ def read_dispatches(
 
 
 def _dispatch(
-    data: Split, sampler: PoissonSampler, shape: PhysicalShape, placement: Placement, steps: range, longest: int
+    data: Split, sampler: Sampler, shape: PhysicalShape, placement: Placement, steps: range, longest: int
 ) -> Dispatch:
     microbatches = make_microbatches(sampler.microbatch_size)
     sampled = [sampler.batch(step) for step in steps]
-    laid = [lay_out(batch, shape, microbatches) for batch in sampled]
+    laid = [lay_out(_present(batch, data), shape, microbatches) for batch in sampled]
     whole = (longest, *shape)
     indices, mask = np.zeros(whole, np.int64), np.zeros(whole, np.float32)
     groups = None if microbatches is None else np.zeros(whole, np.int32)
@@ -105,8 +105,14 @@ def _dispatch(
     pieces = np.zeros(longest, np.int32)
     pieces[: len(laid)] = [batch.used for batch in laid]
     active = np.asarray(len(steps), np.int32)
-    sizes = tuple(batch.size for batch in sampled)
-    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), sizes)
+    places = tuple(batch.indices for batch in sampled)
+    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), places)
+
+
+def _present(batch: SampledBatch, data: Split) -> SampledBatch:
+    """The batch without the places that hold no example."""
+    kept = data.present(batch.indices)
+    return SampledBatch(batch.indices[kept], None if batch.groups is None else batch.groups[kept])
 
 
 def _ahead(items: Iterator[_T]) -> Iterator[_T]:

@@ -26,8 +26,13 @@ class Progress:
     """What has been run so far: counted, step by step."""
 
     steps: int = 0
-    sampled_examples: int = 0
-    largest_batch: int = 0
+    # The size of every batch, and how many batches each watched example was in.
+    batch_sizes: list[int] = dataclasses.field(default_factory=list)
+    participations: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    # What a run that goes on must have in common with what was run: which canaries are in, and the
+    # order of the examples, where an epoch deals them out.
+    included_canaries: list[bool] | None = None
+    sampling_entropy: list[int] | None = None
     seconds: float = 0.0
     recent_losses: list[float] = dataclasses.field(default_factory=list)
     curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -56,7 +61,8 @@ class Checkpoint:
         with whole_directory(self._folder.with_name(f"{self._folder.name}.{progress.steps}")) as folder:
             arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
             np.savez(folder / "state.npz", **arrays)
-            write_json(folder / "progress.json", dataclasses.asdict(progress))
+            counts = progress.participations.tolist()
+            write_json(folder / "progress.json", {**dataclasses.asdict(progress), "participations": counts})
         for folder in earlier:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -68,7 +74,9 @@ class Checkpoint:
         leaves, structure = jax.tree.flatten(fresh)
         with np.load(saved[-1] / "state.npz") as file:
             stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
-        return jax.tree.unflatten(structure, stored), Progress(**read_json(saved[-1] / "progress.json"))
+        progress = Progress(**read_json(saved[-1] / "progress.json"))
+        progress.participations = np.asarray(progress.participations, np.int64)
+        return jax.tree.unflatten(structure, stored), progress
 
     def discard(self) -> None:
         for folder in self._saved():

@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from tasks.config import SamplerName
 from tasks.errors import UserError
 from tasks.home import home
 
@@ -71,12 +72,24 @@ def _parser() -> argparse.ArgumentParser:
     verb = _verb(verbs, "report", _report, "audit the trained trials of a plan and make its table")
     _planned_run_arguments(verb)
 
-    verb = _verb(verbs, "epsilon", _epsilon, "the ε of DP-SGD with Poisson sampling, for given noise")
+    verb = _verb(verbs, "releases", _releases, "the ε of publishing several trained models of the same data")
+    verb.add_argument("trials", nargs="+", help="keys of trained trials: the names of their folders in trials/")
+    verb.add_argument("--delta", type=_positive(float), help="default: the trials' own")
+
+    verb = _verb(verbs, "epsilon", _epsilon, "the ε of DP-SGD with given noise")
     _mechanism_arguments(verb)
     verb.add_argument("--noise-multiplier", type=_positive(float), required=True, help="σ, in units of the clip norm")
+    verb.add_argument(
+        "--group-size", type=_positive(int), default=1, help="for so many examples of one user (default: 1)"
+    )
     verb = _verb(verbs, "calibrate", _calibrate, "the noise multiplier that a budget ε needs")
     _mechanism_arguments(verb)
-    verb.add_argument("--epsilon", type=_positive(float), required=True, help="the budget that must not be exceeded")
+    verb.add_argument(
+        "--epsilon",
+        type=_list_of(_positive(float)),
+        required=True,
+        help="the budget that must not be exceeded, or several: 1,10",
+    )
     return parser
 
 
@@ -111,6 +124,13 @@ def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
     duration.add_argument("--epochs", type=_positive(float), help="passes over the examples, on average")
     duration.add_argument("--steps", type=_positive(int), help="instead of --epochs")
     verb.add_argument("--delta", type=_positive(float), help="default: 1/N")
+    verb.add_argument(
+        "--sampler",
+        choices=get_args(SamplerName),
+        default="poisson",
+        help="how batches are made: poisson (the default); balls_in_bins, one batch an epoch for each example by "
+        "itself; shuffle, batches of one size from a shuffled epoch",
+    )
 
 
 def _positive(kind: type) -> Callable[[str], Any]:
@@ -262,75 +282,65 @@ def _planned_items(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [items[options.number - 1]]
 
 
-def _epsilon(options: argparse.Namespace) -> None:
-    from dp_core.accounting import epsilon_bound
-    from dp_core.sampling import poisson_event
+def _releases(options: argparse.Namespace) -> None:
+    from tasks.releases import releases
 
-    probability, steps, delta = _mechanism(options)
-    event = poisson_event(sampling_probability=probability, noise_multiplier=options.noise_multiplier, steps=steps)
-    with _accounting():
-        bound = epsilon_bound(event, delta)
-    result = {
-        "epsilon": bound.epsilon,
-        "delta": delta,
-        "accountant": bound.accountant,
-        "pld_epsilon": bound.pld_epsilon,
-        "rdp_epsilon": bound.rdp_epsilon,
-        "noise_multiplier": options.noise_multiplier,
-        "sampling_probability": probability,
-        "steps": steps,
-        "sampler": "poisson",
-        "converged": bound.converged,
-    }
-    text = (
-        f"ε = {bound.epsilon:.4f} at δ = {delta:.3g} ({bound.accountant}; RDP gives {bound.rdp_epsilon:.4f}), "
-        f"{steps:,} steps, Poisson sampling at probability {probability:.3g}"
-    )
-    _show(options, result, text)
+    found = releases(options.trials, options.delta)
+    lines = [
+        f"{item['dataset']}: publishing {len(item['trials'])} model{'s' if len(item['trials']) > 1 else ''} has "
+        f"ε = {item['epsilon']:.4f} at δ = {item['delta']:.3g}"
+        for item in found
+    ]
+    _show(options, found, "\n".join(lines))
+
+
+def _epsilon(options: argparse.Namespace) -> None:
+    from tasks.questions import epsilon_answer
+
+    found = epsilon_answer(_training(options), noise_multiplier=options.noise_multiplier, group_size=options.group_size)
+    of = "" if options.group_size == 1 else f" for {options.group_size} examples of one user"
+    lines = [f"{_epsilon_line(found)}{of}; {_batches_line(found)}"]
+    if found["epsilon_lower"] is not None:
+        lines.append(f"No accounting of it can be below {found['epsilon_lower']:.4f}.")
+    claim = found.get("poisson_epsilon_not_valid_here")
+    if claim is not None:
+        lines.append(f"Not valid here: {claim:.4f}, what the same numbers would be worth for Poisson samples.")
+    _show(options, found, "\n".join(lines))
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from dp_core.accounting import calibrate_noise, epsilon_bound
-    from dp_core.sampling import poisson_event
+    from tasks.questions import calibration_answer
 
-    probability, steps, delta = _mechanism(options)
-
-    def event(noise_multiplier: float) -> Any:
-        return poisson_event(sampling_probability=probability, noise_multiplier=noise_multiplier, steps=steps)
-
-    with _accounting():
-        noise_multiplier = calibrate_noise(event, target_epsilon=options.epsilon, target_delta=delta)
-        epsilon = epsilon_bound(event(noise_multiplier), delta).epsilon
-    result = {
-        "noise_multiplier": noise_multiplier,
-        "epsilon": epsilon,
-        "target_epsilon": options.epsilon,
-        "delta": delta,
-        "sampling_probability": probability,
-        "steps": steps,
-        "sampler": "poisson",
-    }
-    _show(options, result, f"noise multiplier {noise_multiplier:.6g}, ε = {epsilon:.4g} at δ = {delta:.3g}")
+    found = [calibration_answer(_training(options), epsilon=epsilon) for epsilon in options.epsilon]
+    lines = [f"noise multiplier {item['noise_multiplier']:.6g}: {_epsilon_line(item)}" for item in found]
+    _show(options, found[0] if len(found) == 1 else found, "\n".join(lines))
 
 
-@contextlib.contextmanager
-def _accounting() -> Iterator[None]:
-    """Numbers so far out that the accountant fails on them are the user's to change."""
-    try:
-        yield
-    except (ArithmeticError, MemoryError, ValueError) as error:
-        raise UserError(f"the accountant cannot work this out: {error}") from None
+def _training(options: argparse.Namespace) -> Any:
+    from tasks.questions import Training
 
-
-def _mechanism(options: argparse.Namespace) -> tuple[float, int, float]:
-    from dp_core.sampling import steps_for_epochs
-
-    if options.batch_size > options.examples:
-        raise UserError(f"a batch of {options.batch_size:,} is larger than the {options.examples:,} examples")
-    steps = options.steps or steps_for_epochs(
-        examples=options.examples, batch_size=options.batch_size, epochs=options.epochs
+    return Training(
+        examples=options.examples,
+        batch_size=options.batch_size,
+        sampler=options.sampler,
+        steps=options.steps,
+        epochs=options.epochs,
+        delta=options.delta,
     )
-    delta = options.delta or 1 / options.examples
-    if delta >= 1:
-        raise UserError(f"delta must be below 1, got {delta:g}")
-    return options.batch_size / options.examples, steps, delta
+
+
+def _epsilon_line(found: dict[str, Any]) -> str:
+    if found["epsilon"] is None:
+        return "no ε: there is no bound"
+    other = "" if found["rdp_epsilon"] is None else f"; RDP gives {found['rdp_epsilon']:.4f}"
+    return f"ε = {found['epsilon']:.4f} at δ = {found['delta']:.3g} ({found['accountant']}{other})"
+
+
+def _batches_line(found: dict[str, Any]) -> str:
+    probability = f"probability {found['sampling_probability']:.3g}"
+    kinds = {
+        "poisson": f"Poisson sampling at {probability}",
+        "balls_in_bins": f"balls in bins, at {probability} for each batch",
+        "shuffle": "shuffled batches, with no amplification by sampling",
+    }
+    return f"{found['steps']:,} steps, {kinds[found['sampler']]}, neighbours: {found['neighboring_relation']}"

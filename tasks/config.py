@@ -24,6 +24,8 @@ from pydantic import (
     PositiveFloat,
     Strict,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -37,6 +39,7 @@ OptimizerName = Literal["sgd", "yogi", "adagrad", "adam", "adamw"]
 ModelName = Literal["mlp", "dcn_v2", "dlrm"]
 ClippingName = Literal["fixed", "automatic", "adaptive"]
 SensitivityName = Literal["proven", "paper"]
+SamplerName = Literal["poisson", "balls_in_bins", "shuffle"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 # The chronological partition of the paper's appendix.
@@ -96,6 +99,19 @@ class Dataset(_Section):
     integer_columns: Annotated[tuple[str, ...], Strict(False)] = ()
     categorical_columns: Annotated[tuple[str, ...], Strict(False)] = ()
     labels: dict[TaskName, Label]
+    # Which tokens get an id; ``tasks.vocabulary`` has the kinds, and the defaults of their numbers.
+    vocabulary: Literal["threshold", "hash", "private"] = "threshold"
+    vocabulary_buckets: Annotated[int, Field(ge=2, le=10**9)] | None = None
+    vocabulary_epsilon: Annotated[_Finite, Field(le=1000)] | None = None
+
+    @field_validator("vocabulary_buckets", "vocabulary_epsilon")
+    @classmethod
+    def _goes_with_the_vocabulary(cls, value: float | None, info: ValidationInfo) -> float | None:
+        kind = "hash" if info.field_name == "vocabulary_buckets" else "private"
+        given = info.data.get("vocabulary", kind)
+        if value is not None and given != kind:
+            raise ValueError(f"goes with `vocabulary: {kind}`, but `vocabulary` is {given}: leave out one of the two")
+        return value
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Dataset:
@@ -105,6 +121,8 @@ class Dataset(_Section):
             raise ValueError("`synthetic` makes the logs and `raw` names a file of them: give one of the two")
         if not self.integer_columns and not self.categorical_columns:
             raise ValueError("no features: give `integer_columns` or `categorical_columns`")
+        if self.vocabulary != "threshold" and not self.categorical_columns:
+            raise ValueError(f"`vocabulary: {self.vocabulary}` is for `categorical_columns`, and there are none")
         if not self.labels:
             raise ValueError(f"`labels` is empty: give a label for at least one of {', '.join(TASKS)}")
         used = [*self.integer_columns, *self.categorical_columns]
@@ -140,8 +158,10 @@ class PrivateGrid(TrainingGrid):
     """With ``microbatch_size`` above 1 the mean gradient of a group is clipped. One example moves the
     sum of such means by up to twice the clip norm; ``sensitivity: paper`` scales the noise to one,
     as the paper does, which is no guarantee. An adaptive clip norm starts at ``l2_clip_norm`` and follows
-    the ``clip_quantile`` of the gradient norms: a high one, for rare labels have the long gradients."""
+    the ``clip_quantile`` of the gradient norms: a high one, for rare labels have the long gradients.
+    A ``sampler`` is paid for as what it is: shuffled batches get no amplification by sampling."""
 
+    sampler: _OneOrMore[SamplerName] = ("poisson",)
     l2_clip_norm: _OneOrMore[_Finite]
     clipping: _OneOrMore[ClippingName] = ("fixed",)
     clip_quantile: _OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
@@ -166,6 +186,8 @@ class Pipeline(_Section):
     title: str
     datasets: Annotated[dict[TaskName, str], Field(min_length=1)]
     randomness: Literal["seeded", "secret"] = "seeded"
+    # How many examples are made up for the audit and put into the training data, each by the toss of a coin.
+    canaries: Annotated[int, Field(ge=0, le=10**6)] = 0
     grids: _Some[Grids]
     paper: dict[TaskName, dict[_Finite, float]] = {}
 

@@ -21,7 +21,7 @@ from tasks.home import read_json
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A column of token ids below ``vocabulary_size``; id 0 is every token outside the vocabulary."""
+    """A column of token ids below ``vocabulary_size``; id 0 is every token without an id of its own."""
 
     name: str
     vocabulary_size: int
@@ -33,12 +33,13 @@ class Split:
     """The rows of one part of the data for one task, mapped into memory and read-only.
 
     ``integers`` are log-transformed, float32, NaN where the value is missing; ``categoricals`` are int32
-    token ids; ``labels`` are float32.
+    token ids; ``labels`` are float32. The rows that are listed in ``empty`` hold no example.
     """
 
     integers: np.ndarray
     categoricals: np.ndarray
     labels: np.ndarray
+    empty: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -46,6 +47,10 @@ class Split:
     @property
     def rows(self) -> int:
         return len(self.labels)
+
+    def present(self, indices: np.ndarray) -> np.ndarray:
+        """Which of the rows hold an example."""
+        return np.ones(len(indices), bool) if self.empty is None else ~np.isin(indices, self.empty)
 
     def take(self, indices: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Copies of the rows at ``indices``, in that order; an index may occur more than once."""
@@ -57,14 +62,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared folder, checked against its schema."""
+    """A prepared folder, checked against its schema.
+
+    ``vocabulary`` has the vocabulary's ``kind`` and numbers; those of a private one are what its part of ε
+    is computed from.
+    """
 
     path: Path
     dataset: str
     tasks: dict[str, str]
     integer_columns: tuple[str, ...]
     categorical_columns: tuple[CategoricalColumn, ...]
-    min_count: int
+    vocabulary: dict[str, Any]
     splits: dict[str, dict[str, Any]]
     split_by: str
     source: dict[str, Any]
@@ -110,7 +119,7 @@ def open_prepared(path: Path) -> Prepared:
             tasks=dict(schema["tasks"]),
             integer_columns=tuple(schema["integer_columns"]),
             categorical_columns=tuple(CategoricalColumn(**column) for column in schema["categorical_columns"]),
-            min_count=schema["min_count"],
+            vocabulary=dict(schema["vocabulary"]),
             splits={name: schema["splits"][name] for name in SPLIT_FRACTIONS},
             split_by=schema["split_by"],
             source=schema["source"],
@@ -127,6 +136,13 @@ def open_prepared(path: Path) -> Prepared:
         for task in prepared.tasks:
             prepared.split(name, task)
     return prepared
+
+
+def vocabulary_release(prepared: Prepared) -> tuple[float, float] | None:
+    """The noise multiplier and the δ of a vocabulary that was chosen privately, which every ε on this data covers."""
+    if prepared.vocabulary["kind"] != "private":
+        return None
+    return prepared.vocabulary["noise_multiplier"], prepared.vocabulary["delta"]
 
 
 def array_files(folder: Path, tasks: Iterable[str]) -> list[Path]:

@@ -13,7 +13,7 @@ from dp_core.microbatches import make_microbatches
 from dp_core.models import AdModel
 from dp_core.physical_batches import PhysicalShape, physical_shape
 from dp_core.placement import Placement
-from dp_core.sampling import PoissonSampler
+from dp_core.sampling import Sampler
 from tasks.batches import steps_per_dispatch
 from tasks.config import Hardware
 from tasks.encoded import Prepared
@@ -67,7 +67,7 @@ def choose_placement(hardware: Hardware) -> Placement:
 
 
 def plan_batches(
-    hardware: Hardware, model: AdModel, params: Any, prepared: Prepared, sampler: PoissonSampler, placement: Placement
+    hardware: Hardware, model: AdModel, params: Any, prepared: Prepared, sampler: Sampler, placement: Placement
 ) -> BatchPlan:
     if hardware.physical_batch_size == "auto":
         columns = {"integers": len(prepared.integer_columns), "categoricals": len(prepared.categorical_columns)}

@@ -12,7 +12,7 @@ from typing import Any
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
 from tasks.config import Config, ModelName, PrivateGrid, Profile, TaskName, TrainingGrid, load_config
-from tasks.encoded import Prepared, open_prepared
+from tasks.encoded import Prepared, open_prepared, vocabulary_release
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, write_json
 from tasks.progress import say
@@ -75,7 +75,6 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
         "task": task,
         "dataset": prepared.dataset,
         "data_fingerprint": prepared.fingerprint,
-        "target_delta": 1 / examples,
         "hidden_layers": profile.hidden_layers,
         "evaluations": profile.evaluations,
         "randomness": pipeline.randomness,
@@ -90,6 +89,9 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
             mechanism="non_private",
             seed=seed,
             epsilon=None,
+            target_delta=1 / examples,
+            sampler="poisson",
+            canaries=0,
             noise_multiplier=None,
             l2_clip_norm=None,
             clipping=None,
@@ -97,13 +99,24 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
             microbatch_size=1,
             sensitivity=None,
         )
+    # Each canary has a place in the training data, taken or empty: only whether it is taken is secret.
+    places = examples + pipeline.canaries
+    vocabulary = vocabulary_release(prepared)
     for epsilon, numbers in itertools.product(selection.epsilons, _private_combinations(grid.dp_sgd)):
         _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
         noise_multiplier = noise_multiplier_for(
             epsilon=epsilon,
-            delta=shared["target_delta"],
-            sampling_probability=numbers["batch_size"] / examples,
-            steps=steps_for_epochs(examples=examples, batch_size=numbers["batch_size"], epochs=numbers["epochs"]),
+            delta=1 / places,
+            examples=places,
+            batch_size=numbers["batch_size"],
+            steps=steps_for_epochs(
+                examples=places,
+                batch_size=numbers["batch_size"],
+                epochs=numbers["epochs"],
+                sampler=numbers["sampler"],
+            ),
+            sampler=numbers["sampler"],
+            vocabulary=vocabulary,
         )
         for seed in seeds:
             yield Trial(
@@ -113,6 +126,8 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
                 mechanism="dp_sgd",
                 seed=seed,
                 epsilon=epsilon,
+                target_delta=1 / places,
+                canaries=pipeline.canaries,
                 noise_multiplier=noise_multiplier,
             )
 

@@ -1,9 +1,10 @@
 """Raw logs to encoded arrays: chronological split, log transform, vocabulary, encoding.
 
 The raw file is parsed once, block by block, into Arrow files in a scratch folder; then the training part
-of every block is counted into the vocabulary; then every block writes its encoded rows into its own range
-of the arrays. Blocks run in parallel under Dask, and memory holds the blocks in flight, the vocabulary
-and, if there is a time column, the times. The result does not depend on how the file was cut into blocks.
+of every block is counted into the vocabulary, if that is made from counts; then every block writes its
+encoded rows into its own range of the arrays. Blocks run in parallel under Dask, and memory holds the
+blocks in flight, the vocabulary and, if there is a time column, the times. The result does not depend on
+how the file was cut into blocks; a private vocabulary's noise is drawn anew each time.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ import dask
 import dask.system
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet
 from dask.callbacks import Callback
 
 from tasks.config import SPLIT_FRACTIONS, Dataset, Label
@@ -33,24 +32,27 @@ from tasks.errors import UserError
 from tasks.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.progress import Ticker, format_seconds, say
 from tasks.raw_logs import Block, ParquetLogs, TsvLogs, check_file, open_logs
+from tasks.vocabulary import Encoder, chosen, count_tokens, hashed, merged, vocabulary_rule
 
 # Raise it when prepared folders of an earlier version must not be used any more.
-PREPARE_VERSION = 1
+PREPARE_VERSION = 2
 
 _SPLITS = tuple(SPLIT_FRACTIONS)
 _FEWEST_ROWS = 10
-_MERGED_AT_ONCE = 8
+# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in.
+_NOT_IN_KEY = {"description", "raw", "synthetic", "vocabulary", "vocabulary_buckets", "vocabulary_epsilon"}
 
 
 def prepare(dataset_name: str, dataset: Dataset, raw: Path, *, min_count: int, block_bytes: int = 32 << 20) -> Path:
     """The folder of the dataset's encoded arrays, made now unless the same raw file was prepared before.
 
-    A token belongs to a column's vocabulary if it occurs at least ``min_count`` times in the training part.
+    A token belongs to a column's vocabulary if its count in the training part, for a private vocabulary its noisy
+    count, is at least ``min_count``. A hashed one has a place for every token.
     """
     check_file(raw)
     identity = _identity(raw)
-    described = dataset.model_dump(mode="json", exclude={"description", "raw", "synthetic"})
-    key = short_hash([PREPARE_VERSION, described, min_count, identity])
+    described, rule = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY), vocabulary_rule(dataset, min_count)
+    key = short_hash([PREPARE_VERSION, described, rule, identity])
     final = home() / "data" / dataset_name / key
     if final.is_dir():
         say(f"{dataset_name}: already prepared in {final}")
@@ -59,7 +61,7 @@ def prepare(dataset_name: str, dataset: Dataset, raw: Path, *, min_count: int, b
     say(f"{dataset_name}: preparing {raw} ({identity[1] / 1e6:,.1f} MB)")
     try:
         with whole_directory(final) as folder, _thread_pool():
-            schema = _write(dataset, logs, folder, min_count=min_count, block_bytes=block_bytes)
+            schema = _write(dataset, logs, folder, rule=rule, block_bytes=block_bytes)
             if _identity(raw) != identity:
                 raise UserError(f"the raw logs {raw} changed while they were being prepared: start again")
             source = {"path": raw.name, "bytes": identity[1]}
@@ -75,7 +77,7 @@ def prepare(dataset_name: str, dataset: Dataset, raw: Path, *, min_count: int, b
 
 
 def _write(
-    dataset: Dataset, logs: TsvLogs | ParquetLogs, folder: Path, *, min_count: int, block_bytes: int
+    dataset: Dataset, logs: TsvLogs | ParquetLogs, folder: Path, *, rule: dict[str, Any], block_bytes: int
 ) -> dict[str, Any]:
     """Writes everything but the schema, which it returns."""
     scratch = folder / "scratch"
@@ -96,12 +98,13 @@ def _write(
     totals = rows_of.sum(axis=0).tolist()
     _check_splits(logs, totals)
 
-    phase = _Phase("vocabulary")
-    counts = [dask.delayed(_count_block)(part, boundaries) for part in parts]
-    vocabulary = [_frequent(table, min_count) for table in phase.compute([_merged(counts)])[0]]
-    _save_vocabulary(dataset, vocabulary, folder)
-    phase.done(totals[0])
-    sizes = [len(table) + 1 for table in vocabulary]
+    if rule["kind"] == "hash":
+        vocabulary = hashed(rule, dataset.categorical_columns, folder)
+    else:
+        phase = _Phase("vocabulary")
+        counts = phase.compute([merged([dask.delayed(_count_block)(part, boundaries) for part in parts])])[0]
+        vocabulary = chosen(rule, dataset.categorical_columns, counts, examples=totals[0], folder=folder)
+        phase.done(totals[0])
 
     phase = _Phase("encode")
     columns = len(dataset.integer_columns), len(dataset.categorical_columns)
@@ -109,7 +112,8 @@ def _write(
         allocate(folder / name, total, *columns, dataset.labels)
     firsts = (np.cumsum(rows_of, axis=0) - rows_of).tolist()
     phase.compute(
-        dask.delayed(_encode_block)(part, boundaries, folder, first) for part, first in zip(parts, firsts, strict=True)
+        dask.delayed(_encode_block)(part, boundaries, vocabulary.encoder, folder, first)
+        for part, first in zip(parts, firsts, strict=True)
     )
     splits = _describe_splits(logs, totals, parts, boundaries)
     shutil.rmtree(scratch)
@@ -120,17 +124,14 @@ def _write(
     meaning = {
         "tasks": {task: label.kind for task, label in dataset.labels.items()},
         "integer_columns": list(dataset.integer_columns),
-        "categorical_columns": [
-            {"name": name, "vocabulary_size": size, "embedding_dimension": max(1, int(2 * size**0.25))}
-            for name, size in zip(dataset.categorical_columns, sizes, strict=True)
-        ],
+        **vocabulary.meaning(),
     }
     return {
         **meaning,
-        "min_count": min_count,
+        "vocabulary": vocabulary.description,
         "splits": splits,
         "split_by": "timestamp" if dataset.time_column else "file order",
-        "fingerprint": fingerprint(meaning, [table["token"].to_pylist() for table in vocabulary], digests),
+        "fingerprint": fingerprint(meaning, [tokens.to_pylist() for tokens in vocabulary.tokens], digests),
     }
 
 
@@ -237,51 +238,10 @@ def _label_values(values: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndar
 def _count_block(part: _Part, boundaries: _Boundaries) -> list[pa.Table]:
     """For each categorical column the tokens of the block's training rows, with their counts."""
     in_training = boundaries.split_of(part.order()) == 0
-    tables = []
-    for indices, dictionary in part.tokens():
-        counts = np.bincount(indices[in_training], minlength=len(dictionary))
-        seen = np.flatnonzero(counts)
-        tables.append(pa.table({"token": dictionary.take(pa.array(seen)), "count": counts[seen]}))
-    return tables
+    return [count_tokens(indices[in_training], dictionary) for indices, dictionary in part.tokens()]
 
 
-def _merge_counts(counts: list[list[pa.Table]]) -> list[pa.Table]:
-    merged = []
-    for tables in zip(*counts, strict=True):
-        grouped = pa.concat_tables(tables).group_by("token", use_threads=False)
-        merged.append(grouped.aggregate([("count", "sum")]).rename_columns(["token", "count"]))
-    return merged
-
-
-def _merged(counts: list[Any]) -> Any:
-    """A tree of merges, so that no step holds the counts of more than a few blocks."""
-    groups = [counts[i : i + _MERGED_AT_ONCE] for i in range(0, len(counts), _MERGED_AT_ONCE)]
-    merged = [dask.delayed(_merge_counts)(group) for group in groups]
-    return merged[0] if len(merged) == 1 else _merged(merged)
-
-
-def _frequent(table: pa.Table, min_count: int) -> pa.Table:
-    """The tokens with an id, in the order of their ids, which start at 1."""
-    frequent = table.filter(pc.greater_equal(table["count"], min_count))
-    return frequent.sort_by([("count", "descending"), ("token", "ascending")]).combine_chunks()
-
-
-def _save_vocabulary(dataset: Dataset, vocabulary: list[pa.Table], folder: Path) -> None:
-    schema = pa.schema({"column": pa.string(), "id": pa.int32(), "token": pa.string(), "count": pa.int64()})
-    # The copy in the scratch folder is what blocks map into memory: one batch for each column.
-    with (
-        pa.parquet.ParquetWriter(folder / "vocabulary.parquet", schema) as parquet,
-        pa.ipc.new_file(str(folder / "scratch" / "vocabulary.arrow"), schema) as arrow,
-    ):
-        for name, table in zip(dataset.categorical_columns, vocabulary, strict=True):
-            names, ids = pa.repeat(name, len(table)), pa.array(np.arange(1, len(table) + 1, dtype=np.int32))
-            arrays = [names, ids, *(column.combine_chunks() for column in table.columns)]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            parquet.write_batch(batch)
-            arrow.write_batch(batch)
-
-
-def _encode_block(part: _Part, boundaries: _Boundaries, folder: Path, first_rows: list[int]) -> None:
+def _encode_block(part: _Part, boundaries: _Boundaries, encoder: Encoder, folder: Path, first_rows: list[int]) -> None:
     """Writes a block's rows into the arrays, in each split from its own first row on."""
     batch, dataset = part.load(), part.dataset
     n_integers, n_categoricals = len(dataset.integer_columns), len(dataset.categorical_columns)
@@ -291,11 +251,8 @@ def _encode_block(part: _Part, boundaries: _Boundaries, folder: Path, first_rows
     }
     for position in range(n_integers):
         arrays["integers"][:, position] = batch.columns[position].to_numpy()
-    vocabulary = pa.ipc.open_file(pa.memory_map(str(part.file.with_name("vocabulary.arrow"))))
     for position, (indices, dictionary) in enumerate(part.tokens()):
-        known = vocabulary.get_batch(position)["token"]
-        ids = pc.index_in(dictionary, value_set=known).fill_null(-1).to_numpy() + 1
-        arrays["categoricals"][:, position] = ids[indices]
+        arrays["categoricals"][:, position] = encoder.ids(position, dictionary)[indices]
     for position, task in enumerate(dataset.labels, start=n_integers + n_categoricals):
         arrays[f"label_{task}"] = batch.columns[position].to_numpy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from tasks.audit import audit
+from tasks.budget import epsilon_of, selected_epsilon_of
 from tasks.config import TASKS, TaskName, load_config
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, whole_directory, write_text
 from tasks.plan import read_plan
 from tasks.progress import say
-from tasks.tables import Row, as_csv, as_markdown
+from tasks.releases import read_mechanism
+from tasks.tables import ChoiceCost, Row, as_csv, as_markdown
 from tasks.tracking import log_report
 from tasks.trained import find_trained
 from tasks.trial import Trial
@@ -47,13 +50,16 @@ def report(run_folder: str, new: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     selection = planned["selection"]
     paper = load_config().pipeline(selection["pipeline"]).paper
     epsilons = {item["trial"]: item["epsilon"] for item in audited}
+    costs = {row: choice_cost(row.chosen, outcomes) for row in rows if row.epsilon is not None}
 
     final = home() / "reports" / selection["pipeline"] / run.name
     with whole_directory(final) as folder:
         write_text(folder / "table.csv", as_csv(rows))
-        write_text(folder / "table.md", as_markdown(rows, paper, epsilons, planned))
+        write_text(folder / "table.md", as_markdown(rows, paper, epsilons, costs, planned))
     point_latest_at(final)
     metrics = {f"relative_loss_percent.{row.task}.{row.epsilon_label}": row.relative_percent_mean for row in rows}
+    for row, cost in costs.items():
+        metrics[f"epsilon_with_choice.{row.task}.{row.epsilon_label}"] = cost.composed
     log_report(planned["parent"]["mlflow_run"], metrics, [final / "table.csv", final / "table.md"])
     say(f"audited {len(audited)} trials: each within its budget")
     say(f"report: {final / 'table.md'}")
@@ -89,10 +95,22 @@ def relative_loss_rows(outcomes: Sequence[Outcome]) -> list[Row]:
                     relative_percent_std=100 * spread / baseline_loss,
                     seeds=len(losses),
                     chosen=chosen[0].trial,
-                    candidates=len(cells[task, epsilon]),
                 )
             )
     return rows
+
+
+def choice_cost(chosen: Trial, outcomes: Sequence[Outcome]) -> ChoiceCost:
+    """What choosing a cell's settings among all its trials does to ε."""
+    tried = [o.trial for o in outcomes if (o.trial.task, o.trial.epsilon) == (chosen.task, chosen.epsilon)]
+    records = [record for _, record in map(read_mechanism, (trial.key for trial in tried)) if record is not None]
+    composed = epsilon_of(records, chosen.target_delta).epsilon
+    if len(tried) == 1:
+        return ChoiceCost(1, composed, None)
+    _, record = read_mechanism(chosen.key)
+    assert record is not None
+    selected = selected_epsilon_of(record, chosen.target_delta, mean_trials=len(tried))
+    return ChoiceCost(len(tried), composed, selected if selected < math.inf else None)
 
 
 def _outcome(key: str) -> Outcome:

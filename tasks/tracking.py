@@ -97,11 +97,10 @@ def log_audit(run_id: str, audit: Mapping[str, Any], statement: Path) -> None:
     """Adds the audited ε and the privacy statement to a trial's run, and ends it."""
     client = _client(tracking_uri())
     now = int(time.time() * 1000)
-    metrics = [
-        Metric(name, audit[key], now, 0)
-        for name, key in (("epsilon", "epsilon"), ("pld_epsilon", "pld_epsilon"), ("rdp_epsilon", "rdp_epsilon"))
-        if audit.get(key) is not None
-    ]
+    attack = audit.get("attack") or {}
+    measured = {name: audit.get(name) for name in ("epsilon", "epsilon_lower", "pld_epsilon", "rdp_epsilon")}
+    measured["attack_epsilon_lower"] = attack.get("epsilon_lower")
+    metrics = [Metric(name, value, now, 0) for name, value in measured.items() if value is not None]
     _log(client, run_id, metrics=metrics, tags={"audit": audit["verdict"]})
     client.log_artifact(run_id, str(statement))
     client.set_terminated(run_id, "FINISHED" if audit["verdict"] == "passed" else "FAILED")

@@ -16,16 +16,18 @@ import numpy as np
 from dp_core.adaptive_clipping import split_noise
 from dp_core.layers import initial_parameters
 from dp_core.losses import OBJECTIVES
-from dp_core.mechanism import ALONE, MechanismRecord, proven_sensitivity
+from dp_core.mechanism import ALONE, MechanismRecord, VocabularyRelease, proven_sensitivity
 from dp_core.memory import keep_freed_memory
 from dp_core.models import AdModel, CategoricalFeature, make_model
-from dp_core.sampling import PoissonSampler, make_sampler, steps_for_epochs
+from dp_core.sampling import Sampler, make_sampler, steps_for_epochs
 from dp_core.training import Hyperparameters, Method, Trainer, TrainState, as_traced, make_trainer
 from tasks.batches import Dispatch, read_dispatches, spans
+from tasks.canaries import CanaryTokens, canary_tokens, make_canaries, with_canaries
 from tasks.checkpoint import Checkpoint, Progress, save_parameters
 from tasks.config import load_config
-from tasks.encoded import Prepared, Split, open_prepared
+from tasks.encoded import Prepared, Split, open_prepared, vocabulary_release
 from tasks.errors import UserError
+from tasks.evidence import canary_evidence, count_batch, probe_run
 from tasks.hardware import choose_placement, is_first_process, plan_batches, use_compilation_cache
 from tasks.home import home, whole_directory, write_json
 from tasks.progress import Ticker, say
@@ -70,18 +72,12 @@ def run_trial(
     keep_freed_memory()
     hardware = load_config().hardware
     placement = choose_placement(hardware)
-    data = prepared.split("train", trial.task)
-    steps = steps_for_epochs(examples=len(data), batch_size=trial.batch_size, epochs=trial.epochs)
+    examples = prepared.split("train", trial.task)
+    tokens = canary_tokens(prepared, trial.canaries)
+    places = len(examples) + trial.canaries
+    steps = steps_for_epochs(examples=places, batch_size=trial.batch_size, epochs=trial.epochs, sampler=trial.sampler)
     randomness = Randomness.for_trial(trial)
-    sampler = make_sampler(
-        examples=len(data),
-        expected_batch_size=trial.batch_size,
-        steps=steps,
-        target_delta=trial.target_delta,
-        entropy=randomness.sampling_entropy,
-        microbatch_size=trial.microbatch_size,
-    )
-    model = _model(trial, prepared)
+    model = _model(trial, prepared, tokens)
     method = Method(
         model=model,
         task=trial.task,
@@ -95,9 +91,8 @@ def run_trial(
     trainer = make_trainer(method)
     hyperparameters = as_traced(_hyperparameters(trial, steps))
     params = initial_parameters(
-        model, np.random.default_rng(trial.seed), *(part[:1] for part in (data.integers, data.categoricals))
+        model, np.random.default_rng(trial.seed), *(part[:1] for part in (examples.integers, examples.categoricals))
     )
-    batches = plan_batches(hardware, model, params, prepared, sampler, placement)
 
     state = trainer.init(params, hyperparameters)
     checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
@@ -105,6 +100,20 @@ def run_trial(
     if progress.steps:
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
+    _toss_and_deal(progress, trial, randomness)
+    sampler = make_sampler(
+        trial.sampler,
+        examples=places,
+        expected_batch_size=trial.batch_size,
+        steps=steps,
+        target_delta=trial.target_delta,
+        entropy=progress.sampling_entropy or randomness.sampling_entropy,
+        microbatch_size=trial.microbatch_size,
+    )
+    canaries = make_canaries(tokens, examples) if tokens else None
+    included = np.asarray(progress.included_canaries, bool)
+    data = with_canaries(examples, canaries, included) if canaries else examples
+    batches = plan_batches(hardware, model, params, prepared, sampler, placement)
     evaluation_steps = {round(steps * (k + 1) / trial.evaluations) for k in range(trial.evaluations)}
     last = steps if stop_after is None else min(stop_after, steps)
     validation = prepared.split("validation", trial.task)
@@ -117,14 +126,14 @@ def run_trial(
         for dispatch in read_dispatches(data, sampler, batches.shape, placement, ranges, batches.steps_per_dispatch):
             state, losses = trainer.run(state, dispatch.steps, randomness.noise_key, hyperparameters)
             waiting.append((dispatch, losses))
-            reached = dispatch.first + len(dispatch.sizes)
+            reached = dispatch.first + len(dispatch.sampled)
             # Several processes must agree when to save, so they do it where all evaluate.
             save = reached == stop_after or (
                 reached in evaluation_steps if jax.process_count() > 1 else checkpoint.is_due()
             )
             pause = save or reached in evaluation_steps or reached == last
             while len(waiting) > (0 if pause else DISPATCHES_IN_FLIGHT):
-                _count(progress, *waiting.popleft(), private=method.private)
+                _count(progress, *waiting.popleft(), places, private=method.private)
                 progress.seconds = time.monotonic() - start
                 ticker.update(progress.steps)
             if reached in evaluation_steps:
@@ -145,10 +154,25 @@ def run_trial(
 
     progress.seconds = time.monotonic() - start
     test_loss = _evaluate(trainer, state, prepared.split("test", trial.task), trial.task)
-    diverged = progress.steps < steps
+    diverged = progress.steps < steps or not math.isfinite(test_loss)
+    released = jax.tree.map(np.asarray, trainer.release(state))
+    evidence: dict[str, Any] = {
+        "batch_sizes": progress.batch_sizes,
+        "participations": progress.participations.tolist(),
+        "probe": None,
+        "canaries": None,
+    }
+    if method.private and not diverged:
+        clip_norm = float(state.l2_clip_norm)
+        probe = probe_run(method, released, hyperparameters, clip_norm, examples, randomness.noise_key)
+        evidence["probe"] = probe.to_json()
+        if tokens and canaries:
+            evidence["canaries"] = canary_evidence(method, tokens, canaries, included.tolist(), params, released)
+    mechanism = _mechanism_record(trial, hyperparameters, sampler, progress, prepared) if method.private else None
     record = {
         "trial": trial.model_dump(mode="json"),
-        "mechanism": _mechanism_record(trial, hyperparameters, sampler, progress).to_json() if trial.epsilon else None,
+        "mechanism": mechanism.to_json() if mechanism else None,
+        "vocabulary": prepared.vocabulary,
         "validation_loss": progress.curve[-1]["validation_loss"],
         "test_loss": None if diverged else _finite(test_loss),
         "loss_name": OBJECTIVES[trial.task].reported_name,
@@ -158,25 +182,39 @@ def run_trial(
         "steps_per_second": progress.steps / progress.seconds,
         "final_l2_clip_norm": _finite(float(state.l2_clip_norm)),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "examples": len(data),
+        "examples": len(examples),
         "physical_batch_size": batches.shape.rows,
         "device": jax.devices()[0].device_kind,
         "devices": placement.devices,
         "jax": jax.__version__,
     }
-    released = jax.tree.map(np.asarray, trainer.release(state))
     if is_first_process():
         with whole_directory(trial.folder) as folder:
             save_parameters(folder / "parameters.npz", released)
+            write_json(folder / "evidence.json", evidence)
             write_json(folder / "record.json", record)
         checkpoint.discard()
 
 
-def _model(trial: Trial, prepared: Prepared) -> AdModel:
+def _toss_and_deal(progress: Progress, trial: Trial, randomness: Randomness) -> None:
+    """Draws what must stay the same until the end of the run, unless it was drawn before an interruption."""
+    if progress.included_canaries is None:
+        coins = np.random.default_rng([*randomness.sampling_entropy, 1])
+        progress.included_canaries = (coins.random(trial.canaries) < 0.5).tolist()
+    if progress.sampling_entropy is None and trial.sampler != "poisson":
+        # In an epoch that was begun with one order of the examples another would let some take part twice.
+        progress.sampling_entropy = list(randomness.sampling_entropy)
+
+
+def _model(trial: Trial, prepared: Prepared, canaries: CanaryTokens | None) -> AdModel:
     numbers = {"cross_layers": trial.cross_layers, "interaction_dimension": trial.interaction_dimension}
+    sizes = [column.vocabulary_size for column in prepared.categorical_columns]
+    if canaries:
+        sizes[canaries.column] += canaries.number
+    dimensions = [column.embedding_dimension for column in prepared.categorical_columns]
     return make_model(
         trial.model,
-        [CategoricalFeature(c.vocabulary_size, c.embedding_dimension) for c in prepared.categorical_columns],
+        [CategoricalFeature(*table) for table in zip(sizes, dimensions, strict=True)],
         hidden_layers=trial.hidden_layers,
         **{name: number for name, number in numbers.items() if number is not None},
     )
@@ -199,19 +237,18 @@ def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:
     )
 
 
-def _count(progress: Progress, dispatch: Dispatch, losses: jax.Array, *, private: bool) -> None:
+def _count(progress: Progress, dispatch: Dispatch, losses: jax.Array, places: int, *, private: bool) -> None:
     """Adds the steps of a finished dispatch to the progress; raises if one of them was refused."""
-    seen = [float(loss) for loss in np.asarray(losses)[: len(dispatch.sizes)]]
-    for loss, size in zip(seen, dispatch.sizes, strict=True):
+    seen = [float(loss) for loss in np.asarray(losses)[: len(dispatch.sampled)]]
+    for loss, sampled in zip(seen, dispatch.sampled, strict=True):
         if private and math.isnan(loss):
             raise StepRefused(progress.steps)
         progress.steps += 1
-        progress.sampled_examples += size
-        progress.largest_batch = max(progress.largest_batch, size)
+        count_batch(progress, sampled, places)
         progress.recent_losses.append(loss)
 
 
-def _blame_the_data(data: Split, sampler: PoissonSampler, step: int, trial: Trial) -> None:
+def _blame_the_data(data: Split, sampler: Sampler, step: int, trial: Trial) -> None:
     """Raises an error that names the rows, if a refused step's examples are not numbers themselves."""
     rows = np.sort(sampler.batch(step).indices)
     integers, _, labels = data.take(rows)
@@ -239,14 +276,13 @@ def _evaluate(trainer: Trainer, state: TrainState, split: Split, task: str) -> f
 
 
 def _mechanism_record(
-    trial: Trial, ran: Hyperparameters, sampler: PoissonSampler, progress: Progress
+    trial: Trial, ran: Hyperparameters, sampler: Sampler, progress: Progress, prepared: Prepared
 ) -> MechanismRecord:
     """From the numbers that the compiled steps were given (in their 32 bits), not from the trial's description."""
-    adaptive = trial.clipping == "adaptive"
+    adaptive, vocabulary = trial.clipping == "adaptive", vocabulary_release(prepared)
     return MechanismRecord(
-        sampler="poisson",
+        sampler=sampler.name,
         examples=sampler.examples,
-        sampling_probability=sampler.sampling_probability,
         expected_batch_size=sampler.expected_batch_size,
         max_batch_size=sampler.max_batch_size,
         steps=progress.steps,
@@ -256,8 +292,7 @@ def _mechanism_record(
         count_noise_multiplier=float(ran.count_noise_multiplier) if adaptive else None,
         microbatch_size=sampler.microbatch_size,
         sensitivity=float(ran.sensitivity),
-        sampled_examples=progress.sampled_examples,
-        largest_batch=progress.largest_batch,
+        vocabulary=None if vocabulary is None else VocabularyRelease(*vocabulary),
     )
 
 

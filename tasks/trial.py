@@ -7,11 +7,19 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config import ClippingName, MechanismName, ModelName, OptimizerName, SensitivityName, TaskName
+from tasks.config import (
+    ClippingName,
+    MechanismName,
+    ModelName,
+    OptimizerName,
+    SamplerName,
+    SensitivityName,
+    TaskName,
+)
 from tasks.home import home, short_hash
 
 # Raised when the training code changes what a trial's numbers would be, so that old ones are not found.
-TRAINING_VERSION = 2
+TRAINING_VERSION = 3
 
 
 class Trial(BaseModel):
@@ -29,7 +37,7 @@ class Trial(BaseModel):
     mechanism: MechanismName
     epsilon: float | None
     target_delta: float
-    sampler: Literal["poisson"] = "poisson"
+    sampler: SamplerName
     noise_multiplier: float | None
     l2_clip_norm: float | None
     clipping: ClippingName | None
@@ -46,6 +54,7 @@ class Trial(BaseModel):
     cross_layers: int | None
     interaction_dimension: int | None
     evaluations: int
+    canaries: int
     randomness: Literal["seeded", "secret"]
     seed: int
 
@@ -73,5 +82,6 @@ class Trial(BaseModel):
             parts = [self.task, f"ε={self.epsilon:g}", f"C={self.l2_clip_norm:g}", f"lr={self.learning_rate:g}"]
             parts += [self.clipping] if self.clipping not in (None, "fixed") else []
             parts += [f"microbatch {self.microbatch_size}"] if self.microbatch_size > 1 else []
+            parts += [self.sampler.replace("_", " ")] if self.sampler != "poisson" else []
         parts += [self.model] if self.model != "mlp" else []
         return " · ".join([*parts, f"batch {self.batch_size:,}", f"seed {self.seed}"])

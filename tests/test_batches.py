@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 
@@ -33,9 +34,10 @@ def test_a_dispatch_holds_the_sampled_rows_and_blanks(microbatch_size: int) -> N
     for dispatch in dispatches:
         batches = dispatch.steps.batches
         assert batches.mask.shape == (3, *shape)
-        for number, size in enumerate(dispatch.sizes):
+        for number, places in enumerate(dispatch.sampled):
             sampled = sampler.batch(dispatch.first + number)
-            assert size == sampled.size
+            size = sampled.size
+            np.testing.assert_array_equal(places, sampled.indices)
             mask = np.asarray(batches.mask[number]) > 0
             np.testing.assert_array_equal(np.asarray(batches.integers[number])[mask], data.integers[sampled.indices])
             np.testing.assert_array_equal(
@@ -44,6 +46,17 @@ def test_a_dispatch_holds_the_sampled_rows_and_blanks(microbatch_size: int) -> N
             assert mask.sum() == np.asarray(batches.labels[number]).sum() == size
             assert not np.asarray(batches.integers[number])[~mask].any()
             assert not np.asarray(batches.categoricals[number])[~mask].any()
+
+
+def test_an_empty_place_is_sampled_and_holds_nothing() -> None:
+    """The sampler draws places; which of them are empty must not change what it draws."""
+    data = dataclasses.replace(make_split(50), empty=np.arange(40, 50))
+    sampler = PoissonSampler(50, 50, 50)
+    shape = physical_shape(50, largest_rows=80)
+    (dispatch,) = read_dispatches(data, sampler, shape, Placement(), [(0, 1)], 1)
+    assert len(dispatch.sampled[0]) == 50
+    assert np.asarray(dispatch.steps.batches.mask).sum() == 40
+    assert np.asarray(dispatch.steps.batches.labels).sum() == 40
 
 
 def test_spans_end_where_they_must() -> None:

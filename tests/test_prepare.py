@@ -159,7 +159,7 @@ def assert_equals_oracle(folder: Path, description: Dataset, expected: dict[str,
         size = len(expected["ids"][column.name]) + 1
         assert (column.vocabulary_size, column.embedding_dimension) == (size, max(1, int(2 * size**0.25)))
     assert prepared.integer_columns == description.integer_columns
-    assert prepared.min_count == min_count
+    assert prepared.vocabulary == {"kind": "threshold", "min_count": min_count}
 
 
 @pytest.mark.parametrize("timed", [False, True], ids=["file order", "time"])
@@ -317,6 +317,7 @@ def test_second_call_finds_the_folder(
     assert "already prepared" in capsys.readouterr().out
     assert prepare("logs", dataset(TSV), raw, min_count=3) != first
     assert prepare("logs", dataset(TSV, integer_columns=["n1"]), raw, min_count=2) != first
+    assert prepare("logs", dataset(TSV, vocabulary="threshold"), raw, min_count=2) == first
     os.utime(raw, ns=(1, 1))
     assert prepare("logs", dataset(TSV), raw, min_count=2) != first
 

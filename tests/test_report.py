@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dp_core.mechanism import MechanismRecord, compose
 from tasks.encoded import Prepared
 from tasks.errors import UserError
-from tasks.report import Outcome, relative_loss_rows
+from tasks.home import write_json
+from tasks.report import Outcome, choice_cost, relative_loss_rows
 from tasks.tables import CSV_COLUMNS, as_csv
 from tests.trials import make_prepared, make_trial, without_privacy
 
@@ -41,7 +43,6 @@ def test_rows_against_arithmetic_by_hand(outcomes: list[Outcome]) -> None:
     assert baseline.loss_mean == pytest.approx(0.20)
     assert baseline.loss_std == pytest.approx(0.02 / 2**0.5)
     assert private.chosen.l2_clip_norm == 2.0
-    assert private.candidates == 2
     assert private.loss_mean == pytest.approx(0.31)
     assert private.relative_percent_mean == pytest.approx(55.0)
     assert private.relative_percent_std == pytest.approx(100 * 0.02 / 2**0.5 / 0.20)
@@ -64,3 +65,32 @@ def test_a_diverged_setting_cannot_win(prepared: Prepared, outcomes: list[Outcom
     assert relative_loss_rows([*outcomes, diverged, half])[1].chosen.l2_clip_norm == 2.0
     with pytest.raises(UserError, match="every setting diverged"):
         relative_loss_rows([*outcomes[:2], diverged])
+
+
+def test_what_the_choice_costs(outcomes: list[Outcome]) -> None:
+    """Two settings with two seeds each: four trainings on the same examples, whichever is kept."""
+    record = MechanismRecord(
+        sampler="poisson",
+        examples=2400,
+        expected_batch_size=100,
+        max_batch_size=200,
+        steps=48,
+        noise_multiplier=2.0,
+        l2_clip_norm=1.0,
+    )
+    for outcome in outcomes:
+        mechanism = None if outcome.trial.epsilon is None else record.to_json()
+        stored = {"trial": outcome.trial.model_dump(mode="json"), "mechanism": mechanism}
+        write_json(outcome.trial.folder / "record.json", stored)
+    chosen = relative_loss_rows(outcomes)[1].chosen
+    cost = choice_cost(chosen, outcomes)
+    assert cost.trials == 4
+    assert cost.composed == pytest.approx(compose([record] * 4).epsilon_bound(1 / 2400).epsilon, rel=1e-6)
+    single = record.epsilon_bound(1 / 2400)
+    assert single.epsilon < cost.composed < 4 * single.epsilon
+    assert cost.repeat_and_select is not None
+    assert single.rdp_epsilon < cost.repeat_and_select
+    # One training alone was not chosen among any.
+    alone = choice_cost(chosen, [outcome for outcome in outcomes if outcome.trial == chosen])
+    assert (alone.trials, alone.repeat_and_select) == (1, None)
+    assert alone.composed == pytest.approx(single.epsilon, rel=1e-6)

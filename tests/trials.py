@@ -54,6 +54,7 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "mechanism": "dp_sgd",
         "epsilon": 8.0,
         "target_delta": 1 / prepared.splits["train"]["rows"],
+        "sampler": "poisson",
         "noise_multiplier": 1.0,
         "l2_clip_norm": 1.0,
         "clipping": "fixed",
@@ -70,6 +71,7 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "cross_layers": None,
         "interaction_dimension": None,
         "evaluations": 3,
+        "canaries": 0,
         "randomness": "seeded",
         "seed": 0,
     }

@@ -1,0 +1,145 @@
+"""Whether the batches of a run can have come from the sampler that it states.
+
+Two things are looked at: the size of every batch, and how often each of some watched examples took
+part. Shuffled batches pass for Poisson's in neither: their sizes do not vary, and nobody sits out or
+comes twice. For a correct sampler each test gives a false alarm at most about once in a million runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import stats
+
+from dp_core.sampling import BallsInBinsSampler, PoissonSampler, Sampler, ShuffledSampler
+
+FALSE_ALARM_RATE = 1e-6
+WATCHED_EXAMPLES = 4096
+
+_FEWEST_EXPECTED = 10.0
+
+
+def watched_stride(examples: int) -> int:
+    """Every so many-th example is watched.
+
+    >>> watched_stride(40_960), watched_stride(100)
+    (10, 1)
+    """
+    return max(1, examples // WATCHED_EXAMPLES)
+
+
+def count_watched(participations: np.ndarray, indices: np.ndarray, stride: int) -> None:
+    """Adds one batch to the counts of the watched examples, in place."""
+    np.add.at(participations, indices[indices % stride == 0] // stride, 1)
+
+
+def sampling_defects(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) -> list[str]:
+    """Why these batches cannot be the sampler's, if they cannot.
+
+    ``sizes`` has every step's, ``participations`` the number of batches that each watched example was in.
+    """
+    sizes, participations = np.asarray(sizes), np.asarray(participations)
+    defects = []
+    if len(sizes) and sizes.max() > sampler.max_batch_size:
+        defects.append(f"a batch of {sizes.max():,} exceeds the stated maximum of {sampler.max_batch_size:,}")
+    check = next(check for kind, check in _CHECKS.items() if isinstance(sampler, kind))
+    return [*defects, *check(sampler, sizes, participations)] if len(sizes) else defects
+
+
+def _poisson(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) -> list[str]:
+    defects = []
+    steps, q = len(sizes), sampler.sampling_probability
+    mean, variance = sampler.examples * q, sampler.examples * q * (1 - q)
+    stated = f"where Poisson sampling at probability {q:.3g} gives"
+
+    total = int(sizes.sum())
+    if _is_strange(stats.binom(steps * sampler.examples, q), total - 1, total):
+        deviation = (steps * variance) ** 0.5
+        defects.append(
+            f"{total:,} examples were sampled over {steps:,} steps, {stated} {steps * mean:,.0f} ± {deviation:,.0f}"
+        )
+    if variance > 0:
+        # The sum of squares has the mean of a chi-squared variable and a little more variance; a gamma
+        # distribution with its two moments.
+        excess_kurtosis = (1 - 6 * q * (1 - q)) / variance
+        scale = max(2 + excess_kurtosis, 0.1)
+        law = stats.gamma(steps / scale, scale=scale)
+        # Sizes are whole numbers: against too little variation each gets half a number more.
+        least, most = (float(np.sum((np.abs(sizes - mean) + more) ** 2) / variance) for more in (0.0, 0.5))
+        if _is_strange(law, least, most):
+            defects.append(
+                f"the sizes of the batches vary with a standard deviation of {np.std(sizes):,.2f}, {stated} "
+                f"{variance**0.5:,.2f}"
+            )
+    if len(participations) and not _fits_binomial(participations, steps, q):
+        defects.append(
+            f"{len(participations):,} watched examples were in {np.mean(participations):.2f} ± "
+            f"{np.std(participations):.2f} batches, {stated} {steps * q:.2f} ± {(steps * q * (1 - q)) ** 0.5:.2f}"
+        )
+    return defects
+
+
+def _balls_in_bins(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) -> list[str]:
+    assert isinstance(sampler, BallsInBinsSampler)
+    bins = sampler.batches_per_epoch
+    whole = len(sizes) // bins
+    defects = _once_an_epoch(sampler, len(sizes), participations)
+    epochs = sizes[: whole * bins].reshape(whole, bins)
+    if np.any(epochs.sum(axis=1) != sampler.examples):
+        defects.append(f"an epoch's batches do not add up to the {sampler.examples:,} examples")
+    if whole and bins > 1:
+        mean = sampler.examples / bins
+        statistic = float(np.sum((epochs - mean) ** 2) / mean)
+        if _is_strange(stats.chi2(whole * (bins - 1)), statistic, statistic):
+            defects.append(
+                f"the sizes of the batches vary with a standard deviation of {np.std(epochs):,.2f}, where balls in "
+                f"{bins:,} bins give {(mean * (1 - 1 / bins)) ** 0.5:,.2f}"
+            )
+    return defects
+
+
+def _shuffled(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) -> list[str]:
+    assert isinstance(sampler, ShuffledSampler)
+    defects = _once_an_epoch(sampler, len(sizes), participations)
+    if np.any(sizes != sampler.expected_batch_size):
+        defects.append(f"not all batches have the stated size of {sampler.expected_batch_size:,}")
+    return defects
+
+
+def _once_an_epoch(sampler: BallsInBinsSampler | ShuffledSampler, steps: int, participations: np.ndarray) -> list[str]:
+    epochs = sampler.epochs(steps)
+    most = int(participations.max(initial=0))
+    if most > epochs:
+        return [f"an example took part {most} times in {epochs} epochs, where once in each is stated"]
+    return []
+
+
+_CHECKS: dict[type[Sampler], Callable[[Sampler, np.ndarray, np.ndarray], list[str]]] = {
+    PoissonSampler: _poisson,
+    BallsInBinsSampler: _balls_in_bins,
+    ShuffledSampler: _shuffled,
+}
+
+
+def _is_strange(law: stats.rv_frozen, low: float, high: float) -> bool:
+    """Whether a value above ``low`` and up to ``high`` is so far out on either side that it counts as impossible."""
+    return min(float(law.cdf(high)), float(law.sf(low))) < FALSE_ALARM_RATE / 2
+
+
+def _fits_binomial(counts: np.ndarray, trials: int, probability: float) -> bool:
+    """Pearson's test, with neighbouring counts pooled until each cell expects enough."""
+    expected = len(counts) * stats.binom.pmf(np.arange(trials + 1), trials, probability)
+    observed = np.bincount(counts, minlength=trials + 1)[: trials + 1]
+    # Cells from quantiles of the law, so that none is nearly empty.
+    wanted_in_cell = max(_FEWEST_EXPECTED, len(counts) / 20)
+    cells = np.maximum(np.floor(np.cumsum(expected) / wanted_in_cell - 1e-9).astype(int), 0)
+    totals = np.bincount(cells, weights=expected), np.bincount(cells, weights=observed)
+    kept = totals[0] > 0
+    wanted, found = totals[0][kept], totals[1][kept]
+    if len(wanted) > 1 and wanted[-1] < _FEWEST_EXPECTED:
+        wanted, found = np.append(wanted[:-2], wanted[-2:].sum()), np.append(found[:-2], found[-2:].sum())
+    if len(wanted) < 2:
+        return True
+    statistic = float(np.sum((found - wanted) ** 2 / wanted))
+    return float(stats.chi2.sf(statistic, len(wanted) - 1)) >= FALSE_ALARM_RATE

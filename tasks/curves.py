@@ -1,0 +1,70 @@
+"""The curves behind the paper's Figures 2 and 4(a), point by point, for a pipeline to draw.
+
+Nothing is trained for them: they are what the accountant says, remembered on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dp_core.sampling import steps_for_epochs
+from tasks.budget import noise_multiplier_for
+from tasks.errors import UserError
+
+
+class NoiseAtBatchSize(NamedTuple):
+    """``standard_deviation`` is of the noise in the mean gradient, in clip norms: σ over the batch size."""
+
+    batch_size: int
+    steps: int
+    noise_multiplier: float
+    standard_deviation: float
+
+
+class NoiseByAccountant(NamedTuple):
+    """The noise multipliers that a budget needs by RDP and by PLD."""
+
+    epsilon: float
+    rdp_noise_multiplier: float
+    pld_noise_multiplier: float
+
+
+def noise_by_batch_size(
+    *,
+    examples: int,
+    epsilon: float,
+    batch_sizes: Sequence[int],
+    epochs: float | None = None,
+    steps: int | None = None,
+    delta: float | None = None,
+) -> list[NoiseAtBatchSize]:
+    """Figure 2: at fixed ``epochs`` (a) or fixed ``steps`` (b), how much noise each batch size needs for ε."""
+    if (epochs is None) == (steps is None):
+        raise UserError("give either epochs, which stay fixed as the batch grows, or steps")
+    points = []
+    for batch_size in batch_sizes:
+        taken = steps or steps_for_epochs(examples=examples, batch_size=batch_size, epochs=epochs or 1.0)
+        noise_multiplier = noise_multiplier_for(
+            epsilon=epsilon, delta=delta or 1 / examples, examples=examples, batch_size=batch_size, steps=taken
+        )
+        points.append(NoiseAtBatchSize(batch_size, taken, noise_multiplier, noise_multiplier / batch_size))
+    return points
+
+
+def noise_by_accountant(
+    *, examples: int, batch_size: int, steps: int, epsilons: Sequence[float], delta: float | None = None
+) -> list[NoiseByAccountant]:
+    """Figure 4(a): how much less noise each budget needs since PLD accounting."""
+
+    def needed(epsilon: float, accountant: str) -> float:
+        return noise_multiplier_for(
+            epsilon=epsilon,
+            delta=delta or 1 / examples,
+            examples=examples,
+            batch_size=batch_size,
+            steps=steps,
+            accountant=accountant,
+        )
+
+    return [NoiseByAccountant(epsilon, needed(epsilon, "RDP"), needed(epsilon, "tightest")) for epsilon in epsilons]

@@ -1,0 +1,101 @@
+"""Canaries are places in the training data, taken or empty, that nothing else touches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_core.one_run_audit import audit_scores
+from tasks.canaries import Appended, canary_tokens, make_canaries, with_canaries
+from tasks.checkpoint import Progress
+from tasks.encoded import Prepared
+from tasks.errors import UserError
+from tasks.home import read_json
+from tasks.train import run_trial
+from tests.trials import make_prepared, make_trial
+
+
+@pytest.fixture
+def prepared(own_home: Path, tmp_path: Path) -> Prepared:
+    return make_prepared(tmp_path / "raw")
+
+
+def test_rows_of_a_file_and_more() -> None:
+    rows = Appended(np.arange(10).reshape(5, 2), np.arange(100, 104).reshape(2, 2))
+    assert (len(rows), rows.shape) == (7, (7, 2))
+    np.testing.assert_array_equal(rows[np.array([6, 0, 5])], [[102, 103], [0, 1], [100, 101]])
+    np.testing.assert_array_equal(rows[np.array([[4], [5]])], [[[8, 9]], [[100, 101]]])
+    assert rows[np.array([], int)].shape == (0, 2)
+
+
+def test_a_canary_has_a_token_of_its_own_and_copies_nobody(prepared: Prepared) -> None:
+    data = prepared.split("train", "pcvr")
+    tokens = canary_tokens(prepared, 20)
+    assert tokens is not None
+    assert tokens.first == prepared.categorical_columns[0].vocabulary_size
+    canaries = make_canaries(tokens, data)
+    assert len(set(canaries.categoricals[:, 0])) == 20
+    assert canaries.categoricals.min() > np.asarray(data.categoricals).max()
+    assert np.isnan(canaries.integers).all()
+
+    included = np.arange(20) % 2 == 0
+    rows = with_canaries(data, canaries, included)
+    assert len(rows) == 2420
+    np.testing.assert_array_equal(rows.present(np.array([0, 2399, 2400, 2401, 2402])), [True, True, True, False, True])
+
+
+def test_no_canaries_and_no_place_for_them(prepared: Prepared) -> None:
+    assert canary_tokens(prepared, 0) is None
+    bare = Prepared(**{**vars(prepared), "categorical_columns": ()})
+    with pytest.raises(UserError, match="need a categorical column"):
+        canary_tokens(bare, 5)
+
+
+def test_rows_of_absent_canaries_move_by_noise_alone(prepared: Prepared) -> None:
+    """Without noise they do not move at all, and the audit sees nearly every coin."""
+    trial = make_trial(prepared, canaries=200, noise_multiplier=0.0, epochs=8, momentum=0.0)
+    run_trial(trial, prepared)
+    evidence = read_json(trial.folder / "evidence.json")["canaries"]
+    included = np.array(evidence["included"])
+    distance = np.array(evidence["attacks"]["distance"])
+    assert 60 < included.sum() < 140
+    assert np.all(distance[~included] == 0)
+    assert np.mean(distance[included] > 0) > 0.95
+    assert audit_scores([distance], included, delta=1e-9, confidence=0.95).epsilon_lower > 2.5
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "balls_in_bins", "shuffle"])
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_an_interrupted_run_keeps_its_coins_and_its_epoch(
+    prepared: Prepared, sampler: Any, randomness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new toss would put a canary both in and out, and a new order would let some take part twice in an epoch."""
+    trial = make_trial(prepared, canaries=50, sampler=sampler, randomness=randomness, epochs=3)
+    saved: list[Progress] = []
+    restore = tasks_checkpoint_restore(monkeypatch, saved)
+    run_trial(trial, prepared, stop_after=35)
+    run_trial(trial, prepared)
+    assert restore
+    evidence = read_json(trial.folder / "evidence.json")
+    assert evidence["canaries"]["included"] == saved[-1].included_canaries
+    assert len(evidence["batch_sizes"]) == read_json(trial.folder / "record.json")["steps"]
+    if sampler != "poisson":
+        assert max(evidence["participations"]) <= 3
+
+
+def tasks_checkpoint_restore(monkeypatch: pytest.MonkeyPatch, saved: list[Progress]) -> bool:
+    """Notes every progress that a run goes on from."""
+    from tasks.checkpoint import Checkpoint
+
+    truly = Checkpoint.restore
+
+    def noting(self: Checkpoint, fresh: Any) -> tuple[Any, Progress]:
+        state, progress = truly(self, fresh)
+        saved.append(progress)
+        return state, progress
+
+    monkeypatch.setattr(Checkpoint, "restore", noting)
+    return True

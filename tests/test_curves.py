@@ -1,0 +1,59 @@
+"""The curves behind the paper's Figures 2 and 4(a) have the shapes that it describes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from dp_core.accounting import epsilon_bound
+from dp_core.events import poisson_event
+from tasks.curves import noise_by_accountant, noise_by_batch_size
+from tasks.errors import UserError
+
+EXAMPLES = 1_000_000
+BATCH_SIZES = (1_024, 8_192, 65_536, 524_288)
+
+pytestmark = pytest.mark.usefixtures("own_home")
+
+
+def test_at_fixed_epochs_noise_keeps_falling_as_the_batch_grows() -> None:
+    points = noise_by_batch_size(examples=EXAMPLES, epsilon=1.0, batch_sizes=BATCH_SIZES, epochs=5)
+    assert [point.batch_size for point in points] == list(BATCH_SIZES)
+    deviations = [point.standard_deviation for point in points]
+    assert all(later < 0.7 * earlier for earlier, later in itertools.pairwise(deviations))
+    for point in points:
+        assert point.standard_deviation == pytest.approx(point.noise_multiplier / point.batch_size)
+        assert point.steps == pytest.approx(5 * EXAMPLES / point.batch_size, abs=1)
+
+
+def test_at_fixed_steps_the_benefit_of_large_batches_fades() -> None:
+    points = noise_by_batch_size(examples=EXAMPLES, epsilon=1.0, batch_sizes=BATCH_SIZES, steps=1000)
+    deviations = [point.standard_deviation for point in points]
+    assert {point.steps for point in points} == {1000}
+    assert deviations == sorted(deviations, reverse=True)
+    # Eight times the batch: at first a large gain, at the end none to speak of.
+    assert deviations[1] < 0.5 * deviations[0]
+    assert deviations[3] > 0.9 * deviations[2]
+
+
+def test_epochs_and_steps_cannot_both_be_fixed() -> None:
+    for both in ({}, {"epochs": 1.0, "steps": 10}):
+        with pytest.raises(UserError, match="either epochs"):
+            noise_by_batch_size(examples=1000, epsilon=1.0, batch_sizes=[10], **both)  # type: ignore[arg-type]
+
+
+def test_pld_needs_less_noise_than_rdp_and_the_more_so_the_smaller_the_budget(own_home: Path) -> None:
+    epsilons = (0.1, 1.0, 10.0)
+    points = noise_by_accountant(examples=EXAMPLES, batch_size=8_192, steps=2000, epsilons=epsilons)
+    ratios = [point.rdp_noise_multiplier / point.pld_noise_multiplier for point in points]
+    assert all(ratio > 1.02 for ratio in ratios)
+    assert ratios[0] == max(ratios)
+    for point in points:
+        event = poisson_event(
+            sampling_probability=8_192 / EXAMPLES, noise_multiplier=point.rdp_noise_multiplier, steps=2000
+        )
+        bound = epsilon_bound(event, 1 / EXAMPLES)
+        assert 0.995 * point.epsilon <= bound.rdp_epsilon <= point.epsilon
+        assert bound.epsilon < point.epsilon
