@@ -41,7 +41,7 @@ _ULP = 2.0**-52
 # For the few roundings that are not counted one by one.
 _MARGIN = 1e-9
 # Shares of δ that the bound gives away: to the errors of the mesh, and to losses too far out to be resolved.
-_MESH_SHARE = 1e-3
+_MESH_SHARE = 1e-4
 _TAIL_SHARE = 1e-3
 # What the tilted law may have on either side of the window.
 _OUTSIDE_WINDOW = 1e-12
@@ -86,14 +86,17 @@ def epsilon_lower(parts: Sequence[SampledGaussian], delta: float, *, relative_er
     # RDP's ε is an upper bound, so that the first mesh is rather too coarse than too fine.
     guess, slope = _chernoff(coarse, -math.log(delta), weighted=True)
     guess = max(guess, 1e-3 * _spread(coarse))
-    best = None
+    best, before, widest = None, math.inf, math.inf
     for _ in range(_MAX_PASSES):
-        found = _one_pass(parts, coarse, delta, reach, guess, _TILT * slope, relative_error)
+        found = _one_pass(parts, coarse, delta, reach, guess, _TILT * slope, widest, relative_error)
         if found.certified is not None:
             best = max(found.certified, best or 0.0)
-        if found.final or found.short <= relative_error * found.estimate:
+        # What the cells cost falls quadratically with their width: of three quarters of it, a third is left.
+        settled = abs(found.estimate - before) <= 1.5 * relative_error * found.estimate
+        if found.final or (settled and found.short <= relative_error * found.estimate):
             break
-        guess = max(min(found.estimate, guess / 2), relative_error * guess)
+        before, widest = found.estimate, found.width / 2
+        guess = max(found.estimate, relative_error * guess)
         slope = _best_tilt(coarse, guess, slope)
     return best
 
@@ -174,15 +177,19 @@ class _Mesh(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A lower bound, about what it would be if the mesh had no errors, and about how far it is below ε.
+    """A lower bound from a mesh of this width, and about what it would be if the mesh had no errors.
 
     ``final`` if there is no room for a finer mesh.
     """
 
     certified: float | None
     estimate: float
-    short: float
+    width: float
     final: bool
+
+    @property
+    def short(self) -> float:
+        return self.estimate - (self.certified or 0.0)
 
 
 class _Composed(NamedTuple):
@@ -230,9 +237,10 @@ def _one_pass(
     reach: float,
     guess: float,
     tilt: float,
+    widest: float,
     relative_error: float,
 ) -> _Found:
-    """The bound from one mesh, made for an ε of about ``guess``.
+    """The bound from one mesh, no wider than ``widest`` and made for an ε of about ``guess``.
 
     It is true whatever the ``guess``, the ``tilt`` and the ``coarse`` cells are: they decide how good it is.
     """
@@ -241,7 +249,8 @@ def _one_pass(
     extent = max(high - low, *(_highest_loss(part, reach) - _lowest_loss(part, reach) for part in parts))
     finest = extent / _MAX_POINTS
     # Within a cell of width h the loss has a variance of h²/12, which costs about steps·(1+θ)·h²/24 of ε.
-    width = max(math.sqrt(6 * relative_error * guess / ((1 + tilt) * total)), finest)
+    by_variance = math.sqrt(6 * relative_error * guess / ((1 + tilt) * total))
+    width = max(min(by_variance, math.sqrt(relative_error) * guess, widest), finest)
     eta = _MESH_SHARE * delta
     mesh = _mesh(parts, width, reach, eta)
     while mesh.short > relative_error / 2 * guess and (width := width / 2) >= finest:
@@ -252,9 +261,9 @@ def _one_pass(
     tolerance = relative_error / 50 * guess
     epsilon = composed.largest_epsilon(delta + eta, at_least=min(mesh.mean, mesh.error), tolerance=tolerance)
     if epsilon is None:
-        return _Found(None, 0.0, math.inf, final)
+        return _Found(None, 0.0, mesh.width, final)
     certified, estimate = (max(epsilon - shift, 0.0) * (1 - _MARGIN) for shift in (mesh.error, mesh.mean))
-    return _Found(certified, estimate, mesh.short + total * (1 + tilt) * mesh.width**2 / 24, final)
+    return _Found(certified, estimate, mesh.width, final)
 
 
 def _mesh(parts: Sequence[SampledGaussian], width: float, reach: float, eta: float) -> _Mesh:

@@ -1,28 +1,24 @@
-"""What the training step really does, measured on the step itself.
+"""What the training step really does, measured on the compiled step itself.
 
-The compiled step of a run is given, at the run's own parameters, one example at a time without noise,
-and then no example with noise. With plain gradient descent as its optimiser the parameters move by
-just what the step made of that: an example's contribution, or the noise. The first is compared with
-the oracle's, slow and obvious; of the second the scale is measured. A step that does not clip, or
-that noises too little, shows here whatever the record says.
+The step that trained a run is given, at the run's own parameters, one example at a time without noise,
+and then no example with noise. With gradient descent, started afresh, the parameters move by just what
+the step made of that: an example's contribution, or the noise. The first is compared with the example's
+gradient as JAX gives it, clipped by hand; of the second the scale is measured. A step that does not
+clip, or that noises too little, shows here whatever the record says.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dp_core import oracle
-from dp_core.clipping import zero_sum
+from dp_core.clipping import AUTOMATIC_STABILITY
 from dp_core.losses import OBJECTIVES
-from dp_core.microbatches import make_microbatches
-from dp_core.placement import Placement
+from dp_core.physical_batches import PhysicalShape
 from dp_core.signals import Batch
 from dp_core.training import Hyperparameters, Method, Steps, Trainer, TrainState, as_traced, make_trainer
 
@@ -31,7 +27,6 @@ FALSE_ALARM_RATE = 1e-6
 # Of a contribution's norm and of its distance from the oracle's, in clip norms: rounding stays far below.
 TOLERANCE = 1e-4
 
-_ROWS = 8
 _NO_DECAY = 1e9
 _SMALL = 1e-3
 # Of the noise at least so many numbers are measured, in so many steps at most.
@@ -103,30 +98,51 @@ class Probe(NamedTuple):
         return found
 
 
+class Compiled(NamedTuple):
+    """A method's step, as it is compiled for dispatches of so many steps of batches in that shape."""
+
+    method: Method
+    shape: PhysicalShape
+    steps: int
+
+    @property
+    def descent(self) -> Method:
+        """The same with gradient descent, which moves the parameters by what it is given.
+
+        That is the method itself where it descends, with or without momentum, so that nothing is
+        compiled anew. What another optimiser does with a noisy sum is no matter of privacy.
+        """
+        return self.method if self.method.optimizer == "sgd" else self.method._replace(optimizer="sgd", momentum=0.0)
+
+
 def probe_step(
-    method: Method, params: Any, hyper: Hyperparameters, key: jax.Array, examples: tuple[np.ndarray, ...]
+    compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, examples: tuple[np.ndarray, ...]
 ) -> Probe:
-    """Measures the step of ``method`` at ``params`` with a run's numbers.
+    """Measures the step at ``params`` with a run's numbers.
 
     ``hyper.l2_clip_norm`` is the one to probe with; ``examples`` are (integers, categoricals, labels) of a few.
     """
-    trainer = make_trainer(method._replace(optimizer="sgd", momentum=0.0))
     params = jax.tree.map(np.asarray, params)
     clip_norm = float(hyper.l2_clip_norm)
-    batches = [_one_row(method, *(part[[row]] for part in examples)) for row in range(len(examples[-1]))]
+    size = compiled.method.microbatch_size
+    rows = [tuple(part[[row]] for part in examples) for row in range(len(examples[-1]))]
+    gradients = [_flat(_gradient(compiled.method)(params, *row)) / size for row in rows]
+    half = 0.5 * float(np.median([np.linalg.norm(gradient) for gradient in gradients])) or clip_norm
 
-    norms, differences, lengths = _contributions(method, trainer, params, batches, clip_norm)
-    half = 0.5 * float(np.median(lengths)) if np.median(lengths) > 0 else clip_norm
-    at_half, half_differences, _ = _contributions(method, trainer, params, batches, half)
-
-    noise = _noise(method, trainer, params, hyper, key, nothing=_one_row(method, *examples, present=False))
+    found = {}
+    for bound in (clip_norm, half):
+        contributions = [_contribution(compiled, params, row, bound) for row in rows]
+        expected = [_clip_factor(compiled.method, gradient, bound) * gradient / bound for gradient in gradients]
+        differences = [np.linalg.norm(a - b) for a, b in zip(contributions, expected, strict=True)]
+        found[bound] = [float(np.linalg.norm(c)) for c in contributions], float(np.max(differences))
+    noise = _noise(compiled, params, hyper, key, rows[0])
     squares = np.mean(noise**2, axis=1)
     scale = float(np.sqrt(squares[0] * squares[1]))
     return Probe(
         l2_clip_norm=clip_norm,
-        contribution_norms=norms,
-        oracle_difference=float(np.max([*differences, *half_differences])),
-        at_half=at_half,
+        contribution_norms=found[clip_norm][0],
+        oracle_difference=float(np.max([difference for _, difference in found.values()])),
+        at_half=found[half][0],
         noise_deviation=float(np.sqrt(np.mean(squares))),
         noise_likeness=float(np.mean(noise[0] * noise[1])) / scale if scale > 0 else 1.0,
         coordinates=noise.shape[1],
@@ -134,8 +150,23 @@ def probe_step(
     )
 
 
+def _contribution(compiled: Compiled, params: Any, row: tuple[np.ndarray, ...], clip_norm: float) -> np.ndarray:
+    """What the step adds to the sum for one example, in clip norms."""
+    quiet = as_traced(
+        Hyperparameters(
+            learning_rate=1 / clip_norm,
+            total_steps=_NO_DECAY,
+            expected_batch_size=compiled.method.microbatch_size,
+            l2_clip_norm=clip_norm,
+        )
+    )
+    trainer = make_trainer(compiled.descent)
+    _, after = _step(compiled, trainer, trainer.init(params, quiet), row, jax.random.key(0), quiet)
+    return _flat(params) - _flat(after)
+
+
 def _noise(
-    method: Method, trainer: Trainer, params: Any, hyper: Hyperparameters, key: jax.Array, nothing: Batch
+    compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, row: tuple[np.ndarray, ...]
 ) -> np.ndarray:
     """The noise of several steps without examples, a row each, in clip norms."""
     coordinates = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -145,96 +176,72 @@ def _noise(
         hyper._replace(
             learning_rate=_SMALL / (float(hyper.l2_clip_norm) * max(1.0, float(hyper.noise_multiplier))),
             total_steps=_NO_DECAY,
-            expected_batch_size=method.microbatch_size,
+            expected_batch_size=compiled.method.microbatch_size,
         )
     )
-    state, before, rows = trainer.init(params, noisy), _flat(params), []
+    trainer = make_trainer(compiled.descent)
+    state, before, last, drawn = trainer.init(params, noisy), _flat(params), np.zeros(coordinates), []
     for _ in range(steps):
         # An adaptive clip norm moves, and the noise with it.
         clip_norm = float(state.l2_clip_norm)
-        state, after = _step(method.placement, trainer, state, nothing, key, noisy)
-        rows.append((before - _flat(after)) / float(noisy.learning_rate) / clip_norm)
-        before = _flat(after)
-    return np.stack(rows)
-
-
-def _contributions(
-    method: Method, trainer: Trainer, params: Any, batches: Sequence[Batch], clip_norm: float
-) -> tuple[list[float], list[float], list[float]]:
-    """For each example the norm of what the step adds for it and its distance from the oracle's, in
-    clip norms, and the length of its gradient before clipping."""
-    quiet = as_traced(
-        Hyperparameters(
-            learning_rate=1 / clip_norm,
-            total_steps=_NO_DECAY,
-            expected_batch_size=method.microbatch_size,
-            l2_clip_norm=clip_norm,
-        )
-    )
-    norms, differences, lengths = [], [], []
-    for batch in batches:
-        _, after = _step(method.placement, trainer, trainer.init(params, quiet), batch, jax.random.key(0), quiet)
-        contribution = _flat(params) - _flat(after)
-        expected, length = _oracle(method)(params, batch, jnp.float32(clip_norm))
-        norms.append(float(np.linalg.norm(contribution)))
-        differences.append(float(np.linalg.norm(contribution - _flat(expected) / clip_norm)))
-        lengths.append(float(length))
-    return norms, differences, lengths
+        state, released = _step(compiled, trainer, state, row, key, noisy, present=False)
+        after = _flat(released)
+        # Momentum repeats a part of the step before.
+        moved = before - after
+        drawn.append((moved - compiled.descent.momentum * last) / float(noisy.learning_rate) / clip_norm)
+        before, last = after, moved
+    return np.stack(drawn)
 
 
 def _step(
-    placement: Placement, trainer: Trainer, state: TrainState, batch: Batch, key: jax.Array, hyper: Hyperparameters
+    compiled: Compiled,
+    trainer: Trainer,
+    state: TrainState,
+    row: tuple[np.ndarray, ...],
+    key: jax.Array,
+    hyper: Hyperparameters,
+    *,
+    present: bool = True,
 ) -> tuple[TrainState, Any]:
-    """One real step, and the parameters after it."""
+    """One real step on one example, or on none, and the parameters after it."""
+    placement = compiled.method.placement
+    whole = (compiled.steps, *compiled.shape)
 
-    def place(leaf: np.ndarray) -> jax.Array:
-        one_step = leaf[None, None]
-        return placement.batches(one_step.shape, lambda index: one_step[index])
+    def place(value: np.ndarray) -> Any:
+        values = np.zeros((*whole, *value.shape[1:]), value.dtype)
+        values[0, 0, 0] = value[0] if present else 0
+        return placement.batches(values.shape, lambda index: values[index])
 
-    one, active = np.ones(1, np.int32), np.asarray(1, np.int32)
-    steps = Steps(jax.tree.map(place, batch), placement.copied(one), placement.copied(active))
+    groups = None
+    if compiled.method.microbatch_size > 1:
+        own = np.broadcast_to(np.arange(whole[-1], dtype=np.int32), whole)
+        groups = placement.batches(whole, lambda index: own[index])
+    integers, categoricals, labels = (place(value) for value in row)
+    batches = Batch(integers, categoricals, labels, mask=place(np.ones(1, np.float32)), groups=groups)
+    pieces = np.zeros(compiled.steps, np.int32)
+    pieces[0] = 1
+    steps = Steps(batches, placement.copied(pieces), placement.copied(np.asarray(1, np.int32)))
     state, _ = trainer.run(state, steps, key, hyper)
     return state, jax.tree.map(np.asarray, trainer.release(state))
 
 
-def _one_row(
-    method: Method, integers: np.ndarray, categoricals: np.ndarray, labels: np.ndarray, *, present: bool = True
-) -> Batch:
-    """A physical batch with one example, or with none."""
-    rows = _ROWS * method.placement.devices
-    mask = np.zeros(rows, np.float32)
-    mask[0] = float(present)
-
-    def padded(values: np.ndarray) -> np.ndarray:
-        blank = np.zeros((rows, *values.shape[1:]), values.dtype)
-        blank[0] = values[0] if present else 0
-        return blank
-
-    groups = np.arange(rows, dtype=np.int32) if method.microbatch_size > 1 else None
-    return Batch(padded(integers), padded(categoricals), padded(labels), mask, groups)
-
-
 @functools.lru_cache(maxsize=32)
-def _oracle(method: Method) -> Any:
+def _gradient(method: Method) -> Any:
+    """One example's gradient, by JAX alone."""
     example_loss = OBJECTIVES[method.task].example_loss
 
-    def clipped(params: Any, batch: Batch, l2_clip_norm: jax.Array) -> tuple[Any, jax.Array]:
-        row = jax.tree.map(lambda leaf: leaf[:1], batch)
-        microbatches = make_microbatches(method.microbatch_size)
-        total = oracle.add_clipped_gradients(
-            zero_sum(params),
-            method.model,
-            params,
-            row,
-            example_loss,
-            l2_clip_norm=l2_clip_norm,
-            clipping=method.clipping,
-            microbatches=microbatches,
-        )
-        gradients = oracle.per_example_gradients(method.model, params, row, example_loss)
-        return total.gradients, oracle.global_norms(gradients)[0] / method.microbatch_size
+    def loss(params: Any, integers: jax.Array, categoricals: jax.Array, labels: jax.Array) -> jax.Array:
+        logits: Any = method.model.apply({"params": params}, integers, categoricals)
+        return example_loss(logits, labels)[0]
 
-    return jax.jit(clipped)
+    return jax.jit(jax.grad(loss))
+
+
+def _clip_factor(method: Method, gradient: np.ndarray, clip_norm: float) -> float:
+    norm = float(np.linalg.norm(gradient))
+    if method.clipping == "automatic":
+        return clip_norm / (norm + AUTOMATIC_STABILITY)
+    return min(1.0, clip_norm / norm) if norm > 0 else 1.0
 
 
 def _flat(params: Any) -> np.ndarray:

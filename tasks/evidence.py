@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dp_core.probe import Probe, probe_step
+from dp_core.probe import Compiled, Probe, probe_step
 from dp_core.sampling_checks import count_watched, watched_stride
 from dp_core.training import Hyperparameters, Method
 from tasks.canaries import CanaryTokens, attacks
@@ -31,13 +31,13 @@ def count_batch(progress: Progress, sampled: np.ndarray, places: int) -> None:
 
 
 def probe_run(
-    method: Method, params: Any, hyper: Hyperparameters, l2_clip_norm: float, data: Split, noise_key: jax.Array
+    compiled: Compiled, params: Any, hyper: Hyperparameters, l2_clip_norm: float, data: Split, noise_key: jax.Array
 ) -> Probe:
-    """Measures the compiled step at the run's last parameters, on a few of its examples."""
+    """Measures the step that trained at the run's last parameters, on a few of its examples."""
     rows = np.random.default_rng(0).choice(len(data), min(PROBED_EXAMPLES, len(data)), replace=False)
     # A key that no step of the run has used.
     key = jax.random.fold_in(noise_key, 2**31 - 1)
-    return probe_step(method, params, hyper._replace(l2_clip_norm=l2_clip_norm), key, data.take(np.sort(rows)))
+    return probe_step(compiled, params, hyper._replace(l2_clip_norm=l2_clip_norm), key, data.take(np.sort(rows)))
 
 
 def canary_evidence(

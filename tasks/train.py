@@ -19,6 +19,7 @@ from dp_core.losses import OBJECTIVES
 from dp_core.mechanism import ALONE, MechanismRecord, VocabularyRelease, proven_sensitivity
 from dp_core.memory import keep_freed_memory
 from dp_core.models import AdModel, CategoricalFeature, make_model
+from dp_core.probe import Compiled
 from dp_core.sampling import Sampler, make_sampler, steps_for_epochs
 from dp_core.training import Hyperparameters, Method, Trainer, TrainState, as_traced, make_trainer
 from tasks.batches import Dispatch, read_dispatches, spans
@@ -163,8 +164,8 @@ def run_trial(
         "canaries": None,
     }
     if method.private and not diverged:
-        clip_norm = float(state.l2_clip_norm)
-        probe = probe_run(method, released, hyperparameters, clip_norm, examples, randomness.noise_key)
+        clip_norm, compiled = float(state.l2_clip_norm), Compiled(method, batches.shape, batches.steps_per_dispatch)
+        probe = probe_run(compiled, released, hyperparameters, clip_norm, examples, randomness.noise_key)
         evidence["probe"] = probe.to_json()
         if tokens and canaries:
             evidence["canaries"] = canary_evidence(method, tokens, canaries, included.tolist(), params, released)
