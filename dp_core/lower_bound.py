@@ -31,35 +31,40 @@ Shuffled batches: see ``shuffled_epsilon_lower``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import fft, optimize, special
 
-_ULP = 2.0**-52
+from dp_core.loss_cells import (
+    OUTSIDE_WINDOW,
+    TINY,
+    ULP,
+    Release,
+    SampledGaussian,
+    best_tilt,
+    chernoff,
+    coarse_cells,
+    highest_loss,
+    log_weight,
+    lowest_loss,
+    mesh_cells,
+    spread,
+    total_variation,
+    window,
+)
+
 # For the few roundings that are not counted one by one.
 _MARGIN = 1e-9
 # Shares of δ that the bound gives away: to the errors of the mesh, and to losses too far out to be resolved.
 _MESH_SHARE = 1e-4
 _TAIL_SHARE = 1e-3
-# What the tilted law may have on either side of the window.
-_OUTSIDE_WINDOW = 1e-12
 # The best tilt gives the far tail so much weight that the window is many times larger than for a
 # little less, which multiplies the errors by little more.
 _TILT = 0.75
 _MAX_POINTS = 2**21
-_COARSE_CELLS = 4000
 _MAX_PASSES = 8
-_TINY = 1e-290
-
-
-class SampledGaussian(NamedTuple):
-    """So many Gaussian releases, each on a Poisson sample."""
-
-    sampling_probability: float
-    noise_multiplier: float
-    steps: int
 
 
 def epsilon_lower(parts: Sequence[SampledGaussian], delta: float, *, relative_error: float = 5e-3) -> float | None:
@@ -79,25 +84,26 @@ def epsilon_lower(parts: Sequence[SampledGaussian], delta: float, *, relative_er
     parts = [part for part in parts if part.sampling_probability > 0 and part.steps > 0]
     if all(part.sampling_probability == 1 for part in parts):
         return _gaussian_epsilon(math.hypot(*(math.sqrt(p.steps) / p.noise_multiplier for p in parts)), delta)
-    if _total_variation(parts) <= delta:
+    if total_variation(parts) <= delta:
         return 0.0
     reach = -float(special.ndtri(_TAIL_SHARE * delta / sum(part.steps for part in parts)))
-    coarse = [_coarse_cells(part, reach) for part in parts]
+    coarse = [coarse_cells(part, reach) for part in parts]
     # RDP's ε is an upper bound, so that the first mesh is rather too coarse than too fine.
-    guess, slope = _chernoff(coarse, -math.log(delta), weighted=True)
-    guess = max(guess, 1e-3 * _spread(coarse))
+    guess, slope = chernoff(coarse, -math.log(delta), weighted=True)
+    guess = max(guess, 1e-3 * spread(coarse))
     best, before, widest = None, math.inf, math.inf
     for _ in range(_MAX_PASSES):
         found = _one_pass(parts, coarse, delta, reach, guess, _TILT * slope, widest, relative_error)
         if found.certified is not None:
             best = max(found.certified, best or 0.0)
-        # What the cells cost falls quadratically with their width: of three quarters of it, a third is left.
+        # What the cells cost falls quadratically with their width: halving it saves three quarters, and
+        # a third of what it saved is still to be had.
         settled = abs(found.estimate - before) <= 1.5 * relative_error * found.estimate
         if found.final or (settled and found.short <= relative_error * found.estimate):
             break
         before, widest = found.estimate, found.width / 2
         guess = max(found.estimate, relative_error * guess)
-        slope = _best_tilt(coarse, guess, slope)
+        slope = best_tilt(coarse, guess, slope)
     return best
 
 
@@ -119,8 +125,8 @@ def shuffled_epsilon_lower(*, steps: int, noise_multiplier: float, delta: float)
         present, zeroed = (
             -np.expm1(others + special.log_ndtr((threshold - shift) / noise_multiplier)) for shift in (2, 1)
         )
-        possible = (present > delta * (1 + _MARGIN)) & (zeroed > _TINY)
-        return np.where(possible, np.log(np.where(possible, (present - delta) / np.maximum(zeroed, _TINY), 1.0)), 0.0)
+        possible = (present > delta * (1 + _MARGIN)) & (zeroed > TINY)
+        return np.where(possible, np.log(np.where(possible, (present - delta) / np.maximum(zeroed, TINY), 1.0)), 0.0)
 
     highest = 2 - noise_multiplier * float(special.ndtri(delta / (steps + 1)))
     grid = np.linspace(-6 * noise_multiplier, highest, 20_001)
@@ -144,21 +150,6 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-13)) * (1 - _MARGIN)
 
 
-class _Release(NamedTuple):
-    """The cells of one release: P has at least ``mass`` in each, and log P/Q is at least ``loss``."""
-
-    steps: int
-    mass: np.ndarray
-    loss: np.ndarray
-    multiple: np.ndarray
-
-    def mean(self) -> float:
-        return float(np.sum(self.mass * self.loss))
-
-    def variance(self) -> float:
-        return float(np.sum(self.mass * (self.loss - self.mean()) ** 2))
-
-
 class _Mesh(NamedTuple):
     """Releases whose losses are near multiples of ``width``.
 
@@ -167,7 +158,7 @@ class _Mesh(NamedTuple):
     """
 
     width: float
-    releases: Sequence[_Release]
+    releases: Sequence[Release]
     error: float
     mean: float
 
@@ -206,14 +197,15 @@ class _Composed(NamedTuple):
         start = int(np.searchsorted(self.values, epsilon))
         gap = self.values[start:] - epsilon
         sure = -float(np.sum(self.law[start:] * np.exp(-self.tilt * gap) * np.expm1(-gap)))
-        sure -= self.error * math.exp(_log_weight(self.tilt))
+        sure -= self.error * math.exp(log_weight(self.tilt))
         log_scale = self.log_mgf - self.tilt * epsilon
         return math.exp(min(log_scale + math.log(sure), 0.0)) * (1 - _MARGIN) if sure > 0 else 0.0
 
     def largest_epsilon(self, delta: float, *, at_least: float, tolerance: float) -> float | None:
         """The largest ε whose δ is above ``delta``, or ``at_least``; None if the errors hide even that."""
-        # By Chernoff δ is too small above the first of these. Below the second the errors alone exceed it.
-        above = max((self.log_mgf + _log_weight(self.tilt) - math.log(delta)) / self.tilt, at_least)
+        # By Chernoff δ is too small above the first of these. Below the second the errors exceed ``delta``, and
+        # the δ sought may or may not exceed them in turn. So come from above.
+        above = max((self.log_mgf + log_weight(self.tilt) - math.log(delta)) / self.tilt, at_least)
         noisy = max(above + math.log(self.error) / self.tilt, at_least)
         bad = above
         for good in (*np.linspace(above, noisy, 16), *(at_least + (noisy - at_least) * np.linspace(1, 0, 16) ** 3)):
@@ -232,7 +224,7 @@ class _Composed(NamedTuple):
 
 def _one_pass(
     parts: Sequence[SampledGaussian],
-    coarse: Sequence[_Release],
+    coarse: Sequence[Release],
     delta: float,
     reach: float,
     guess: float,
@@ -245,8 +237,8 @@ def _one_pass(
     It is true whatever the ``guess``, the ``tilt`` and the ``coarse`` cells are: they decide how good it is.
     """
     total = sum(part.steps for part in parts)
-    low, high = _window(coarse, coarse, tilt)
-    extent = max(high - low, *(_highest_loss(part, reach) - _lowest_loss(part, reach) for part in parts))
+    low, high = window(coarse, coarse, tilt)
+    extent = max(high - low, *(highest_loss(part, reach) - lowest_loss(part, reach) for part in parts))
     finest = extent / _MAX_POINTS
     # Within a cell of width h the loss has a variance of h²/12, which costs about steps·(1+θ)·h²/24 of ε.
     by_variance = math.sqrt(6 * relative_error * guess / ((1 + tilt) * total))
@@ -258,8 +250,9 @@ def _one_pass(
         mesh = min(mesh, _mesh(parts, width, reach, eta), key=lambda mesh: mesh.short)
     final = width / 2 < finest
     composed = _compose(mesh, coarse, tilt)
-    tolerance = relative_error / 50 * guess
-    epsilon = composed.largest_epsilon(delta + eta, at_least=min(mesh.mean, mesh.error), tolerance=tolerance)
+    epsilon = composed and composed.largest_epsilon(
+        delta + eta, at_least=min(mesh.mean, mesh.error), tolerance=relative_error / 50 * guess
+    )
     if epsilon is None:
         return _Found(None, 0.0, mesh.width, final)
     certified, estimate = (max(epsilon - shift, 0.0) * (1 - _MARGIN) for shift in (mesh.error, mesh.mean))
@@ -267,22 +260,24 @@ def _one_pass(
 
 
 def _mesh(parts: Sequence[SampledGaussian], width: float, reach: float, eta: float) -> _Mesh:
-    releases = [_mesh_cells(part, width, reach) for part in parts]
+    releases = [mesh_cells(part, width, reach) for part in parts]
     errors = [release._replace(loss=release.multiple * width - release.loss) for release in releases]
-    error, _ = _chernoff(errors, -math.log(eta))
+    error, _ = chernoff(errors, -math.log(eta))
     return _Mesh(width, releases, error, sum(release.steps * release.mean() for release in errors))
 
 
-def _compose(mesh: _Mesh, coarse: Sequence[_Release], tilt: float) -> _Composed:
+def _compose(mesh: _Mesh, coarse: Sequence[Release], tilt: float) -> _Composed | None:
     releases = [release._replace(loss=release.multiple * mesh.width) for release in mesh.releases]
-    low, high = _window(releases, coarse, tilt)
+    low, high = window(releases, coarse, tilt)
     first = math.floor(low / mesh.width) - 1
     points = 1 << max(math.ceil(math.log2(high / mesh.width - first + 3)), 4)
+    if points > 4 * _MAX_POINTS:
+        return None
     stages = math.log2(points)
     log_mgf, origin = 0.0, 0
     log_size, phase, log_most = (np.zeros(points // 2 + 1) for _ in range(3))
     # The errors of the terms, relative to the largest that each can be; to begin with, those of the way back.
-    off = np.full(points // 2 + 1, 32 * _ULP * stages)
+    off = np.full(points // 2 + 1, 32 * ULP * stages)
     for release in releases:
         log_mass = np.log(release.mass)
         exponent = log_mass + tilt * release.loss
@@ -298,153 +293,24 @@ def _compose(mesh: _Mesh, coarse: Sequence[_Release], tilt: float) -> _Composed:
         origin += release.steps * int(release.multiple[peak])
         # A stage of the FFT adds numbers whose sizes are at most the masses under them, and rounds:
         # each term is off by at most a few ulp of the whole mass for every stage.
-        rounding = _ULP * (16 * stages * float(np.sum(tilted)) + 4 * float(np.sum(roundings)))
+        rounding = ULP * (16 * stages * float(np.sum(tilted)) + 4 * float(np.sum(roundings)))
         spectrum = fft.rfft(np.bincount(multiple % points, weights=tilted, minlength=points)) / math.exp(log_peak)
-        # log |1 + z|², of which nothing is lost for small z.
-        squared = np.maximum(spectrum.real * (2 + spectrum.real) + spectrum.imag**2, -1 + _ULP)
-        log_one = log_peak + np.log1p(squared) / 2
+        log_one = log_peak + _log_abs_one_plus(spectrum)
         most = np.exp(log_one) + rounding
         log_size += release.steps * log_one
         phase += release.steps * np.arctan2(spectrum.imag, 1 + spectrum.real)
-        log_most += release.steps * (log_one + np.log1p(rounding * np.exp(-log_one)))
+        log_most += release.steps * np.log(most)
         off += release.steps * rounding / most
     law = fft.irfft(np.exp(log_size) * np.exp(1j * phase), points)
     # |aᵏ − bᵏ| ≤ k·|a − b|·max(|a|, |b|)ᵏ⁻¹ in every term. By Cauchy–Schwarz and Parseval the absolute
     # errors of the law add up to at most the root of the sum of the squares of the terms' errors.
-    error = math.sqrt(2 * float(np.sum((np.exp(log_most) * off) ** 2))) + 2 * _OUTSIDE_WINDOW
+    error = math.sqrt(2 * float(np.sum((np.exp(log_most) * off) ** 2))) + 2 * OUTSIDE_WINDOW
     values = (first + np.arange(points)) * mesh.width
     return _Composed(values, np.roll(law, (origin - first) % points), error, tilt, log_mgf)
 
 
-def _window(releases: Sequence[_Release], alike: Sequence[_Release], tilt: float) -> tuple[float, float]:
-    """Two values such that the tilted sum is beyond either with a probability of ``_OUTSIDE_WINDOW`` at most.
-
-    The slopes are the best for ``alike``: nearly as good for ``releases``, which may have many more cells.
-    """
-    # A little more than needed: the log at the tilt is subtracted, and may be rounded up.
-    log_inverse = -math.log(_OUTSIDE_WINDOW) + 1e-3
-    at_tilt = _log_mgf(releases, tilt)
-    _, up = _chernoff(alike, log_inverse, tilt=tilt)
-    _, down = _chernoff(alike, log_inverse, tilt=tilt, sign=-1)
-    high = (_log_mgf(releases, tilt + up) - at_tilt + log_inverse) / up
-    low = (at_tilt - _log_mgf(releases, tilt - down) - log_inverse) / down
-    return low, high
-
-
-def _chernoff(
-    releases: Sequence[_Release], log_inverse: float, *, tilt: float = 0.0, sign: int = 1, weighted: bool = False
-) -> tuple[float, float]:
-    """A value that ± the tilted sum exceeds with a probability of e^(−log_inverse) at most, and the slope for it.
-
-    ``weighted`` asks instead for the ε whose δ is e^(−log_inverse) at most. Any slope gives a bound. The
-    best is found to a few per cent, which hardly matters.
-    """
-    at_tilt = _log_mgf(releases, tilt) if tilt else 0.0
-
-    def bound(slope: float) -> float:
-        weight = _log_weight(slope) if weighted else 0.0
-        return (_log_mgf(releases, tilt + sign * slope) - at_tilt + weight + log_inverse) / slope
-
-    slope = _lowest_point(bound, math.sqrt(2 * log_inverse) / _spread(releases))
-    return bound(slope), slope
-
-
-def _best_tilt(releases: Sequence[_Release], epsilon: float, start: float) -> float:
-    """The tilt that multiplies errors by least at this ε."""
-    return _lowest_point(lambda tilt: _log_mgf(releases, tilt) + _log_weight(tilt) - tilt * epsilon, start)
-
-
-def _lowest_point(function: Callable[[float], float], start: float) -> float:
-    """About where a function that falls and then rises is lowest, by steps of smaller and smaller factors."""
-    point, value = start, function(start)
-    for factor in (4.0, 1 / 4.0, 1.4, 1 / 1.4, 1.08, 1 / 1.08):
-        for _ in range(60):
-            there = function(point * factor)
-            if not there < value - 1e-9 * abs(value):
-                break
-            point, value = point * factor, there
-    return point
-
-
-def _log_mgf(releases: Sequence[_Release], slope: float) -> float:
-    """Not below log E[e^(slope·Σ loss)]."""
-    total = 0.0
-    for release in releases:
-        exponent = slope * release.loss
-        top = float(np.max(exponent))
-        log_sum = top + math.log(float(np.sum(release.mass * np.exp(exponent - top))))
-        total += release.steps * (log_sum + _ULP * (64 + 4 * abs(top)))
-    return total
-
-
-def _log_weight(tilt: float) -> float:
-    """The log of the largest value of e^(−tilt·g)·(1 − e^(−g)) over g ≥ 0."""
-    return float(special.xlogy(tilt, tilt)) - (1 + tilt) * math.log1p(tilt)
-
-
-def _spread(releases: Sequence[_Release]) -> float:
-    """The standard deviation of the sum, or a little if it is next to nothing."""
-    largest = max(float(np.max(np.abs(release.loss))) for release in releases)
-    variance = sum(release.steps * release.variance() for release in releases)
-    return max(math.sqrt(variance), 1e-9 * largest, 1e-30)
-
-
-def _total_variation(parts: Sequence[SampledGaussian]) -> float:
-    """Not below δ(0): the sum over the steps or, by Pinsker, what bounds on their divergences allow."""
-    added = divergence = 0.0
-    for q, sigma, steps in parts:
-        added += steps * q * math.erf(1 / (sigma * math.sqrt(8)))
-        divergence += steps * math.log1p(q**2 * math.expm1(min(sigma**-2, 700.0)))
-    return min(added, math.sqrt(divergence / 2))
-
-
-def _coarse_cells(part: SampledGaussian, reach: float) -> _Release:
-    edges = np.linspace(-reach * part.noise_multiplier, 1 + reach * part.noise_multiplier, _COARSE_CELLS + 1)
-    return _cells(part, edges, np.arange(_COARSE_CELLS))
-
-
-def _mesh_cells(part: SampledGaussian, width: float, reach: float) -> _Release:
-    """Cells whose losses are between (j − ½)·h and (j + ½)·h, but for the last, which is all that is above."""
-    q, sigma, _ = part
-    first, last = (math.floor(loss(part, reach) / width) for loss in (_lowest_loss, _highest_loss))
-    loss = (np.arange(first, last + 2) - 0.5) * width
-    # The outcome with this loss. Losses are above log(1−q) for all outcomes.
-    above = loss - (math.log1p(-q) if q < 1 else -math.inf)
-    excess = np.log(-np.expm1(-np.maximum(above, _TINY)))
-    edges = np.where(above > 0, 0.5 + sigma**2 * (loss + excess - math.log(q)), -math.inf)
-    edges[-1] = math.inf
-    return _cells(part, np.maximum.accumulate(edges), np.arange(first, last + 1))
-
-
-def _cells(part: SampledGaussian, edges: np.ndarray, multiple: np.ndarray) -> _Release:
-    q, sigma, steps = part
-    absent, absent_most = _normal_mass(edges / sigma)
-    present, _ = _normal_mass((edges - 1) / sigma)
-    mass = ((1 - q) * absent + q * present) * (1 - 8 * _ULP)
-    kept = (mass > _TINY) & ((present > _TINY) | (q < 1))
-    ratio = present[kept] / np.maximum(absent_most[kept], _TINY)
-    change = q * (ratio - 1)
-    loss = np.where(change > -0.5, np.log1p(np.maximum(change, -0.5)), np.log((1 - q) + q * ratio))
-    return _Release(steps, mass[kept], loss - 8 * _ULP * (np.abs(loss) + q), multiple[kept])
-
-
-def _normal_mass(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the standard normal has between neighbouring edges: at least, and at most."""
-    # Differences of the smaller tails. scipy's are within 2·(1 + z²) ulp, the rounding of z included.
-    tail = special.ndtr(-np.abs(edges))
-    off = 8 * _ULP * (1 + np.minimum(np.abs(edges), 40.0) ** 2) * tail
-    across = (edges[:-1] < 0) & (edges[1:] > 0)
-    mass = np.where(across, 1 - tail[:-1] - tail[1:], np.abs(tail[:-1] - tail[1:]))
-    error = off[:-1] + off[1:] + np.where(across, 4 * _ULP, 0.0)
-    return np.maximum(mass - error, 0.0), mass + error
-
-
-def _lowest_loss(part: SampledGaussian, reach: float) -> float:
-    q, sigma, _ = part
-    return math.log1p(-q) if q < 1 else 0.5 / sigma**2 - reach / sigma
-
-
-def _highest_loss(part: SampledGaussian, reach: float) -> float:
-    q, sigma, _ = part
-    at_top = math.log(q) + 0.5 / sigma**2 + reach / sigma
-    return float(np.logaddexp(math.log1p(-q), at_top)) if q < 1 else at_top
+def _log_abs_one_plus(z: np.ndarray) -> np.ndarray:
+    """log |1 + z|, of which nothing is lost for small z."""
+    small = np.abs(z) < 0.5
+    squared = np.where(small, z.real * (2 + z.real) + z.imag**2, 0.0)
+    return np.where(small, np.log1p(squared) / 2, np.log(np.maximum(np.abs(1 + z), TINY)))

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from dp_core.accounting import EpsilonBound
     from dp_core.mechanism import MechanismRecord
 
-_SOURCES = ("accounting", "events", "lower_bound", "mechanism", "privacy_loss", "random_allocation", "sampling")
+# The modules of dp_core that an answer depends on.
+_SOURCES = (
+    "accounting",
+    "adaptive_clipping",
+    "events",
+    "loss_cells",
+    "lower_bound",
+    "mechanism",
+    "privacy_loss",
+    "random_allocation",
+    "sampling",
+    "tuning",
+)
 
 
 def noise_multiplier_for(

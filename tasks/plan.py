@@ -103,6 +103,11 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
     places = examples + pipeline.canaries
     vocabulary = vocabulary_release(prepared)
     for epsilon, numbers in itertools.product(selection.epsilons, _private_combinations(grid.dp_sgd)):
+        if vocabulary is not None and prepared.vocabulary["epsilon"] >= epsilon:
+            raise UserError(
+                f"datasets.{prepared.dataset}.vocabulary_epsilon: the vocabulary's {prepared.vocabulary['epsilon']:g} "
+                f"leaves nothing for training of a budget of {epsilon:g}: lower it, or train with larger budgets"
+            )
         _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
         noise_multiplier = noise_multiplier_for(
             epsilon=epsilon,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,12 @@ import pytest
 import tasks.train
 from dp_core.accounting import epsilon_bound
 from dp_core.events import poisson_event
+from dp_core.mechanism import MechanismRecord
 from dp_core.training import Hyperparameters, as_traced
 from tasks.audit import AuditFailure, audit, judge
 from tasks.budget import noise_multiplier_for
-from tasks.encoded import Prepared
+from tasks.encoded import Prepared, vocabulary_release
+from tasks.errors import UserError
 from tasks.home import read_json, write_json
 from tasks.plan import plan
 from tasks.train import run_trial, train
@@ -211,3 +214,58 @@ def test_an_adaptive_clip_norm_is_paid_for(prepared: Prepared) -> None:
     # Without noise on the count there is no guarantee at all.
     without = judge(trial, with_mechanism(record, count_noise_multiplier=0.0), evidence)[0]
     assert without["verdict"] == "failed"
+
+
+def test_a_private_vocabulary_is_part_of_the_budget(own_home: Path, tmp_path: Path) -> None:
+    """The same budget then leaves less for training, which gets more noise; the audit adds the two up."""
+    prepared = make_prepared(tmp_path, vocabulary="private", vocabulary_epsilon=2.0)
+    vocabulary = vocabulary_release(prepared)
+    assert vocabulary is not None
+    noise_multiplier = calibrated(4.0, vocabulary=vocabulary)
+    assert noise_multiplier > 1.02 * calibrated(4.0)
+    trial, record, evidence = trained(make_trial(prepared, epsilon=4.0, noise_multiplier=noise_multiplier), prepared)
+    result, statement = judge(trial, record, evidence)
+    assert result["verdict"] == "passed"
+    assert 0.995 * 4 <= result["epsilon"] <= 4
+    assert "Vocabulary | inside ε" in statement
+
+    ran = MechanismRecord.from_json(record["mechanism"])
+    assert ran.vocabulary == vocabulary
+    alone = dataclasses.replace(ran, vocabulary=None).epsilon_bound(trial.target_delta).epsilon
+    assert alone < 0.98 * result["epsilon"]
+    assert result["epsilon_lower"] <= alone
+    # The same training, had the vocabulary been forgotten in the planning, is over its budget.
+    forgot = with_mechanism(record, noise_multiplier=calibrated(4.0))
+    assert any("over the budget" in finding for finding in judge(trial, forgot, evidence)[0]["findings"])
+
+
+def test_a_budget_that_the_vocabulary_uses_up_is_refused(own_home: Path, tmp_path: Path) -> None:
+    prepared = make_prepared(tmp_path, vocabulary="private", vocabulary_epsilon=2.0)
+    with pytest.raises(UserError, match="no noise multiplier"):
+        calibrated(0.5, vocabulary=vocabulary_release(prepared))
+
+
+def test_hashed_tokens_cost_nothing_and_it_is_said(own_home: Path, tmp_path: Path) -> None:
+    prepared = make_prepared(tmp_path, vocabulary="hash", vocabulary_buckets=64)
+    trial, record, evidence = trained(make_trial(prepared, noise_multiplier=1.0), prepared)
+    assert MechanismRecord.from_json(record["mechanism"]).vocabulary is None
+    assert "hashed into 64 buckets a column, which costs no ε" in judge(trial, record, evidence)[1]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "words"),
+    [
+        ("shuffle", ["replace_special", "**No amplification by sampling is claimed**"]),
+        ("balls_in_bins", ["add_or_remove_one", "balls in bins", "ε by RDP | none", "not known for this sampler"]),
+    ],
+)
+def test_other_samplers_are_accounted_as_what_they_are(prepared: Prepared, sampler: Any, words: list[str]) -> None:
+    noise_multiplier = calibrated(4.0, sampler=sampler)
+    result, statement = judge(
+        *trained(make_trial(prepared, epsilon=4.0, noise_multiplier=noise_multiplier, sampler=sampler), prepared)
+    )
+    assert result["verdict"] == "passed"
+    assert 0.995 * 4 <= result["epsilon"] <= 4
+    assert [word for word in words if word not in statement] == []
+    # Shuffled batches pay for what they are: about twice the noise of Poisson's here.
+    assert (noise_multiplier > 1.5 * calibrated(4.0)) == (sampler == "shuffle")

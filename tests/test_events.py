@@ -48,9 +48,7 @@ def test_a_group_in_one_sample_costs_what_listing_it_says(q: float, sigma: float
 def test_a_group_of_one_is_an_example() -> None:
     alone = poisson_event(sampling_probability=0.1, noise_multiplier=2.0, steps=5)
     assert poisson_event(sampling_probability=0.1, noise_multiplier=2.0, steps=5, group_size=1) == alone
-    assert list(flattened(alone)) == [
-        (dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)), 5)
-    ]
+    assert list(flattened(alone)) == [(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)), 5)]
     plain = gaussian_event(noise_multiplier=2.0, releases=5)
     assert gaussian_event(noise_multiplier=2.0, releases=5, group_size=1) == plain
 

@@ -80,9 +80,7 @@ def test_a_batch_depends_on_entropy_and_step_alone(kind: type[Sampler], microbat
 
 def test_two_samplers_that_take_turns_do_not_mix_up_their_epochs() -> None:
     """One epoch's order is remembered: for the sampler that it belongs to."""
-    samplers = [
-        kind(100, size, 100, (seed,)) for kind in EPOCH_SAMPLERS for size in (10, 20) for seed in (1, 2)
-    ]
+    samplers = [kind(100, size, 100, (seed,)) for kind in EPOCH_SAMPLERS for size in (10, 20) for seed in (1, 2)]
     alone = [[sampler.batch(step).indices for step in range(12)] for sampler in samplers]
     in_turns = [[sampler.batch(step).indices for sampler in samplers] for step in range(12)]
     for number, batches in enumerate(alone):
@@ -293,6 +291,24 @@ def test_shuffled_batches_are_not_worth_what_poisson_batches_are() -> None:
     claim = sampler.as_others_claim(**run)
     assert claim is not None
     assert epsilon_bound(claim, 2.7e-8).epsilon == pytest.approx(1.24, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "steps", "sigma"),
+    [(573_440, 1024, 1, 0.8), (573_440, 1024, 56, 0.8), (573_440, 1024, 560, 0.8), (1999, 1000, 1, 1.0)],
+)
+def test_the_lower_bound_of_a_shuffle_does_not_count_on_who_may_be_absent(
+    examples: int, batch_size: int, steps: int, sigma: float
+) -> None:
+    """An example is among what was dealt so far with probability q, and else both neighbours give the same.
+
+    So δ(ε) is at most q times a plain Gaussian's, and ε at δ at most a plain Gaussian's at δ/q."""
+    sampler = ShuffledSampler(examples, batch_size, batch_size)
+    q = steps * batch_size / examples
+    delta = 1e-7
+    plain = epsilon_bound(dp_accounting.GaussianDpEvent(sigma), delta / q).epsilon
+    lower = sampler.epsilon_lower(noise_multiplier=sigma, steps=steps, delta=delta)
+    assert lower is None or 0 <= lower <= plain
 
 
 def test_balls_in_bins_are_worth_more_than_a_shuffle() -> None:

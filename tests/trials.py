@@ -17,8 +17,8 @@ from tasks.trial import Trial
 ROWS = 3000
 
 
-def make_prepared(folder: Path) -> Prepared:
-    """Clicks whose conversions depend on one token and one number."""
+def make_prepared(folder: Path, **changes: Any) -> Prepared:
+    """Clicks whose conversions depend on one token and one number; ``changes`` are keys of the dataset."""
     rng = np.random.default_rng(0)
     color, price = rng.integers(0, 4, ROWS), rng.integers(0, 1000, ROWS)
     intensity = np.exp(-3.0 + 0.8 * color + 0.2 * np.log1p(price))
@@ -42,6 +42,7 @@ def make_prepared(folder: Path) -> Prepared:
             "pcvr": Label(column="conversions", kind="any"),
             "pconvs": Label(column="conversions", kind="count"),
         },
+        **changes,
     )
     return open_prepared(prepare("tiny_clicks", dataset, raw, min_count=5))
 
