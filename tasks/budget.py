@@ -98,7 +98,14 @@ def selected_epsilon_of(record: MechanismRecord, delta: float, *, mean_trials: f
     """ε of the best of a random number of trials, each with this mechanism."""
     from dp_core.tuning import repeat_and_select_epsilon
 
-    question = ["select", repr(record.training_event()), record.truncation_delta(), delta, mean_trials]
+    question = [
+        "select",
+        repr(record.training_event()),
+        record.vocabulary,
+        record.truncation_delta(),
+        delta,
+        mean_trials,
+    ]
     return remembered(question, lambda: repeat_and_select_epsilon(record, delta, mean_trials=mean_trials))
 
 

@@ -175,10 +175,16 @@ class TaskGrid(_Section):
 
 
 class Grids(_Section):
-    """What one pipeline trains under one profile."""
+    """What one pipeline trains under one profile.
+
+    ``search: all`` tries every private setting with every seed. ``random`` draws the number of trainings,
+    with the same mean, and the settings of each: then choosing the best of them costs what repeat-and-select
+    says, and not what all of them cost together.
+    """
 
     epsilons: _Distinct[_Finite]
     seeds: _Count
+    search: Literal["all", "random"] = "all"
     tasks: dict[TaskName, TaskGrid]
 
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
 from tasks.config import Config, ModelName, PrivateGrid, Profile, TaskName, TrainingGrid, load_config
 from tasks.encoded import Prepared, open_prepared, vocabulary_release
 from tasks.errors import UserError
-from tasks.home import home, point_latest_at, read_json, write_json
+from tasks.home import home, point_latest_at, read_json, short_hash, write_json
 from tasks.progress import say
 from tasks.selection import Selection, select
 from tasks.tracking import start_pipeline_run
@@ -55,7 +57,8 @@ def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> d
         }
         for number, trial in enumerate(trials, 1)
     ]
-    write_json(folder / "plan.json", {"selection": selection._asdict(), "parent": parent, "items": items})
+    planned = {"selection": selection._asdict(), "parent": parent, "items": items}
+    write_json(folder / "plan.json", {**planned, "mean_trials": _mean_trials(config, selection)})
     point_latest_at(folder)
     return {"run": str(folder), "items": [item for item, trial in zip(items, trials, strict=True) if trial in missing]}
 
@@ -102,28 +105,15 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
     # Each canary has a place in the training data, taken or empty: only whether it is taken is secret.
     places = examples + pipeline.canaries
     vocabulary = vocabulary_release(prepared)
-    for epsilon, numbers in itertools.product(selection.epsilons, _private_combinations(grid.dp_sgd)):
+    for epsilon in selection.epsilons:
         if vocabulary is not None and prepared.vocabulary["epsilon"] >= epsilon:
             raise UserError(
                 f"datasets.{prepared.dataset}.vocabulary_epsilon: the vocabulary's {prepared.vocabulary['epsilon']:g} "
                 f"leaves nothing for training of a budget of {epsilon:g}: lower it, or train with larger budgets"
             )
-        _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
-        noise_multiplier = noise_multiplier_for(
-            epsilon=epsilon,
-            delta=1 / places,
-            examples=places,
-            batch_size=numbers["batch_size"],
-            steps=steps_for_epochs(
-                examples=places,
-                batch_size=numbers["batch_size"],
-                epochs=numbers["epochs"],
-                sampler=numbers["sampler"],
-            ),
-            sampler=numbers["sampler"],
-            vocabulary=vocabulary,
-        )
-        for seed in seeds:
+        for numbers, seed in _tried(config, selection, task, epsilon):
+            _check_batch(prepared, selection, task, "dp_sgd", numbers["batch_size"], examples)
+            length = {"batch_size": numbers["batch_size"], "sampler": numbers["sampler"], "examples": places}
             yield Trial(
                 **shared,
                 **numbers,
@@ -133,8 +123,39 @@ def _trials(config: Config, selection: Selection, task: TaskName, prepared: Prep
                 epsilon=epsilon,
                 target_delta=1 / places,
                 canaries=pipeline.canaries,
-                noise_multiplier=noise_multiplier,
+                noise_multiplier=noise_multiplier_for(
+                    epsilon=epsilon,
+                    delta=1 / places,
+                    steps=steps_for_epochs(**length, epochs=numbers["epochs"]),
+                    vocabulary=vocabulary,
+                    **length,
+                ),
             )
+
+
+def _tried(
+    config: Config, selection: Selection, task: TaskName, epsilon: float
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """The private settings and seeds of a cell of the table: all of them, or as many as are drawn."""
+    grids = config.grids(selection.pipeline, selection.profile)
+    settings = list(_private_combinations(grids.tasks[task].dp_sgd))
+    every = list(itertools.product(settings, range(selection.seeds)))
+    if grids.search == "all":
+        yield from every
+        return
+    key = f"pipelines.{selection.pipeline}.grids.{selection.profile}"
+    for name in ("batch_size", "epochs", "sampler", "clipping", "microbatch_size"):
+        if len({numbers[name] for numbers in settings}) > 1:
+            raise UserError(
+                f"{key}.tasks.{task}.dp_sgd.{name}: with `search: random` every training must be the same mechanism, "
+                f"so that one of them is as private as another: give one {name}"
+            )
+    if len(every) == 1:
+        raise UserError(f"{key}.search: there is one setting with one seed for {task}, and nothing to draw from")
+    secret = config.pipelines[selection.pipeline].randomness == "secret"
+    rng = np.random.default_rng(None if secret else int(short_hash([task, epsilon, len(every)]), 16))
+    for seed in range(int(rng.geometric(1 / len(every)))):
+        yield settings[rng.integers(len(settings))], seed
 
 
 def _combinations(grid: TrainingGrid | PrivateGrid) -> Iterator[dict[str, Any]]:
@@ -142,6 +163,16 @@ def _combinations(grid: TrainingGrid | PrivateGrid) -> Iterator[dict[str, Any]]:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in grid}
     for chosen in itertools.product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
+
+
+def _mean_trials(config: Config, selection: Selection) -> dict[TaskName, int] | None:
+    """For each task how many trainings a cell draws in the mean, where their number is drawn."""
+    grids = config.grids(selection.pipeline, selection.profile)
+    if grids.search == "all":
+        return None
+    return {
+        task: selection.seeds * len(list(_private_combinations(grids.tasks[task].dp_sgd))) for task in selection.tasks
+    }
 
 
 def _private_combinations(grid: PrivateGrid) -> Iterator[dict[str, Any]]:

@@ -46,11 +46,12 @@ def report(run_folder: str, new: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         for key, item in zip(keys, planned["items"], strict=True)
     ]
     outcomes = [_outcome(item["trial"]) for item in audited]
-    rows = relative_loss_rows(outcomes)
+    drawn = planned["mean_trials"] or {}
+    rows = relative_loss_rows(outcomes, each_alone=bool(drawn))
     selection = planned["selection"]
     paper = load_config().pipeline(selection["pipeline"]).paper
     epsilons = {item["trial"]: item["epsilon"] for item in audited}
-    costs = {row: choice_cost(row.chosen, outcomes) for row in rows if row.epsilon is not None}
+    costs = {row: choice_cost(row.chosen, outcomes, drawn.get(row.task)) for row in rows if row.epsilon is not None}
 
     final = home() / "reports" / selection["pipeline"] / run.name
     with whole_directory(final) as folder:
@@ -59,22 +60,24 @@ def report(run_folder: str, new: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     point_latest_at(final)
     metrics = {f"relative_loss_percent.{row.task}.{row.epsilon_label}": row.relative_percent_mean for row in rows}
     for row, cost in costs.items():
-        metrics[f"epsilon_with_choice.{row.task}.{row.epsilon_label}"] = cost.composed
+        metrics[f"epsilon_with_choice.{row.task}.{row.epsilon_label}"] = cost.holds
     log_report(planned["parent"]["mlflow_run"], metrics, [final / "table.csv", final / "table.md"])
     say(f"audited {len(audited)} trials: each within its budget")
     say(f"report: {final / 'table.md'}")
     return {"table": str(final / "table.csv"), "markdown": str(final / "table.md")}
 
 
-def relative_loss_rows(outcomes: Sequence[Outcome]) -> list[Row]:
+def relative_loss_rows(outcomes: Sequence[Outcome], *, each_alone: bool = False) -> list[Row]:
     """The table's rows, by task and then by falling privacy, the baseline first.
 
     For each task and budget the settings with the lowest validation loss, averaged over seeds,
     are chosen; their test losses are reported. Relative to the mean test loss of the baseline.
+    ``each_alone``: among private trainings the best one is chosen, and nothing is averaged.
     """
     cells: dict[tuple[TaskName, float | None], dict[Trial, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
-        settings = outcome.trial.model_copy(update={"seed": 0})
+        alone = each_alone and outcome.trial.epsilon is not None
+        settings = outcome.trial if alone else outcome.trial.model_copy(update={"seed": 0})
         cells[outcome.trial.task, outcome.trial.epsilon][settings].append(outcome)
     rows = []
     for task in [task for task in TASKS if (task, None) in cells]:
@@ -100,17 +103,22 @@ def relative_loss_rows(outcomes: Sequence[Outcome]) -> list[Row]:
     return rows
 
 
-def choice_cost(chosen: Trial, outcomes: Sequence[Outcome]) -> ChoiceCost:
-    """What choosing a cell's settings among all its trials does to ε."""
+def choice_cost(chosen: Trial, outcomes: Sequence[Outcome], mean_trials: float | None = None) -> ChoiceCost:
+    """What choosing a cell's settings among all its trainings does to ε.
+
+    ``mean_trials`` is the mean of their number where that was drawn at random.
+    """
     tried = [o.trial for o in outcomes if (o.trial.task, o.trial.epsilon) == (chosen.task, chosen.epsilon)]
     records = [record for _, record in map(read_mechanism, (trial.key for trial in tried)) if record is not None]
     composed = epsilon_of(records, chosen.target_delta).epsilon
-    if len(tried) == 1:
-        return ChoiceCost(1, composed, None)
+    mean = mean_trials or len(tried)
+    if mean == 1:
+        return ChoiceCost(1, composed, None, random=False)
     _, record = read_mechanism(chosen.key)
     assert record is not None
-    selected = selected_epsilon_of(record, chosen.target_delta, mean_trials=len(tried))
-    return ChoiceCost(len(tried), composed, selected if selected < math.inf else None)
+    selected = selected_epsilon_of(record, chosen.target_delta, mean_trials=mean)
+    selected_or_none = selected if selected < math.inf else None
+    return ChoiceCost(len(tried), composed, selected_or_none, random=mean_trials is not None)
 
 
 def _outcome(key: str) -> Outcome:

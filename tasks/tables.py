@@ -45,12 +45,18 @@ class Row(NamedTuple):
 
 
 class ChoiceCost(NamedTuple):
-    """What choosing among ``trials`` costs: ε of all of them together, which is what ran, and by
-    repeat-and-select, which needs their number to be drawn at random."""
+    """What choosing among ``trials`` costs: ε of all of them together, and by repeat-and-select, which
+    holds only if their number was drawn at random."""
 
     trials: int
     composed: float
     repeat_and_select: float | None
+    random: bool
+
+    @property
+    def holds(self) -> float:
+        """ε of the kept model and of the fact that it was chosen."""
+        return self.repeat_and_select if self.random and self.repeat_and_select is not None else self.composed
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -110,34 +116,40 @@ def _choice_lines(
     rows: Sequence[Row], audited: Mapping[str, float | None], costs: Mapping[Row, ChoiceCost]
 ) -> list[str]:
     """What the tuning costs, which the ε of a run leaves out."""
+    if any(cost.random for cost in costs.values()):
+        how = (
+            "The number of trainings was drawn at random, and the settings of each (`search: random`), so the choice "
+            "costs what **repeat-and-select** says (Papernot and Steinke, 2022; by RDP), if the best model alone is "
+            "published and the number of trainings is not. **Composition** is what all of them cost together: all may "
+            "be published for that."
+        )
+    else:
+        how = (
+            "Every setting was tried (`search: all`), so what holds for the kept model, and for the fact that it was "
+            "chosen, is the **composition** of all the trainings: all may be published for that. **Repeat-and-select** is what "
+            "the choice would cost had the number of trainings been drawn at random with the same mean "
+            "(`search: random`; Papernot and Steinke, 2022; by RDP). It is no guarantee of this run."
+        )
+    header = ["task", "ε budget", "ε of the run", "trainings", "composition", "repeat-and-select", "ε with the choice"]
     lines = [
         "## What choosing the settings costs",
         "",
         "ε of the run is that of the one training whose model is kept, as the paper reports it, computed by the audit "
-        "from what ran. The settings were chosen by validation loss among several trainings on the same examples:",
+        "from what ran. The settings were chosen by validation loss among several trainings on the same examples.",
+        how,
         "",
-        "- **ε with the choice** is what holds for the kept model and the fact that it was chosen: that of all the "
-        "trainings together, by composition. All of them may then be published.",
-        "- **repeat-and-select** is what the choice would cost had the number of trainings been drawn at random, with "
-        "the same mean (Papernot and Steinke, 2022; by RDP). A grid that is worked through whole is no such choice: "
-        "the figure is for comparison, not a guarantee of this run.",
+        "This is for training examples. Validation examples chose without noise, and have no guarantee.",
         "",
-        "Both are for training examples. Validation examples chose without noise, and have no guarantee.",
-        "",
-        _markdown_row(["task", "ε budget", "ε of the run", "trainings", "ε with the choice", "repeat-and-select"]),
-        _markdown_row(["---", "---:", "---:", "---:", "---:", "---:"]),
+        _markdown_row(header),
+        _markdown_row(["---", *["---:"] * 6]),
     ]
     for row in rows:
         if row in costs:
             cost = costs[row]
             numbers = [_epsilon(audited[row.chosen.key]), str(cost.trials), _epsilon(cost.composed)]
-            cells = [TASK_TITLES[row.task], row.epsilon_label, *numbers, _epsilon(cost.repeat_and_select)]
-            lines.append(_markdown_row(cells))
-    return [
-        *lines,
-        "",
-        "Each trial's `privacy_statement.md` says what else its ε covers, and what not.",
-    ]
+            numbers += [_epsilon(cost.repeat_and_select), f"**{_epsilon(cost.holds)}**"]
+            lines.append(_markdown_row([TASK_TITLES[row.task], row.epsilon_label, *numbers]))
+    return [*lines, "", "Each trial's `privacy_statement.md` says what else its ε covers, and what not."]
 
 
 def _epsilon(value: float | None) -> str:

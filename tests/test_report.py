@@ -13,7 +13,7 @@ from tasks.encoded import Prepared
 from tasks.errors import UserError
 from tasks.home import write_json
 from tasks.report import Outcome, choice_cost, relative_loss_rows
-from tasks.tables import CSV_COLUMNS, as_csv
+from tasks.tables import CSV_COLUMNS, ChoiceCost, as_csv
 from tests.trials import make_prepared, make_trial, without_privacy
 
 
@@ -94,3 +94,13 @@ def test_what_the_choice_costs(outcomes: list[Outcome]) -> None:
     alone = choice_cost(chosen, [outcome for outcome in outcomes if outcome.trial == chosen])
     assert (alone.trials, alone.repeat_and_select) == (1, None)
     assert alone.composed == pytest.approx(single.epsilon, rel=1e-6)
+
+
+def test_a_random_number_of_trainings_costs_what_repeat_and_select_says(outcomes: list[Outcome]) -> None:
+    """Each training stands for itself: the best of all on validation is kept, and only its test loss is told."""
+    baseline, private = relative_loss_rows(outcomes, each_alone=True)
+    assert (baseline.seeds, private.seeds) == (2, 1)
+    assert (private.chosen.l2_clip_norm, private.loss_std) == (2.0, 0.0)
+    assert ChoiceCost(4, 2.0, 1.5, random=True).holds == 1.5
+    assert ChoiceCost(4, 2.0, 1.5, random=False).holds == 2.0
+    assert ChoiceCost(4, 2.0, None, random=True).holds == 2.0
