@@ -150,6 +150,11 @@ def _tried(
                 f"{key}.tasks.{task}.dp_sgd.{name}: with `search: random` every training must be the same mechanism, "
                 f"so that one of them is as private as another: give one {name}"
             )
+    if settings[0]["sampler"] == "balls_in_bins":
+        raise UserError(
+            f"{key}.tasks.{task}.dp_sgd.sampler: what `search: random` costs is known by RDP, which has no bound for "
+            "balls_in_bins: use poisson, or `search: all`"
+        )
     if len(every) == 1:
         raise UserError(f"{key}.search: there is one setting with one seed for {task}, and nothing to draw from")
     secret = config.pipelines[selection.pipeline].randomness == "secret"

@@ -126,7 +126,8 @@ def _choice_lines(
     else:
         how = (
             "Every setting was tried (`search: all`), so what holds for the kept model, and for the fact that it was "
-            "chosen, is the **composition** of all the trainings: all may be published for that. **Repeat-and-select** is what "
+            "chosen, is the **composition** of all the trainings: all may be published for that. "
+            "**Repeat-and-select** is what "
             "the choice would cost had the number of trainings been drawn at random with the same mean "
             "(`search: random`; Papernot and Steinke, 2022; by RDP). It is no guarantee of this run."
         )

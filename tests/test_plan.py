@@ -90,6 +90,9 @@ def test_every_training_of_a_random_search_is_the_same_mechanism(
         use(CONFIG.replace(key, several), tmp_path, monkeypatch)
         with pytest.raises(UserError, match="every training must be the same mechanism"):
             list(_tried(load_config(), selection(), "pcvr", 4.0))
+    use(CONFIG.replace("epochs: 2,", "epochs: 2, sampler: balls_in_bins,"), tmp_path, monkeypatch)
+    with pytest.raises(UserError, match="which has no bound for balls_in_bins"):
+        list(_tried(load_config(), selection(), "pcvr", 4.0))
     use(CONFIG.replace("[0.1, 0.3, 1.0]", "0.1").replace("[1, 3]", "1"), tmp_path, monkeypatch)
     with pytest.raises(UserError, match="nothing to draw from"):
         list(_tried(load_config(), selection(seeds=1), "pcvr", 4.0))

@@ -93,8 +93,15 @@ def test_batches_are_cut_in_every_trial() -> None:
 def test_a_private_vocabulary_is_paid_for_too() -> None:
     """All trials share it: it is released once, beside the best of them, and takes its own share of δ."""
     vocabulary = VocabularyRelease(noise_multiplier=2.0, delta=1e-6)
-    with_vocabulary = repeat_and_select_epsilon(record(vocabulary=vocabulary), DELTA, mean_trials=10)
-    assert with_vocabulary > repeat_and_select_epsilon(record(), DELTA, mean_trials=10)
+    ran = record(vocabulary=vocabulary)
+    found = repeat_and_select_epsilon(ran, DELTA, mean_trials=10)
+    assert found > repeat_and_select_epsilon(record(), DELTA, mean_trials=10)
+    accountant = rdp.RdpAccountant().compose(dp_event.RepeatAndSelectDpEvent(ran.training_event(), 10.0, 1.0))
+    accountant.compose(dp_event.GaussianDpEvent(2.0))
+    expected = accountant.get_epsilon(DELTA - 10 * ran.truncation_delta() - 1e-6)
+    assert found == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ValueError, match="all of δ"):
+        repeat_and_select_epsilon(record(vocabulary=vocabulary._replace(delta=DELTA)), DELTA, mean_trials=10)
 
 
 @pytest.mark.parametrize("mean_trials", [1.0, 0.5, 0.0, -1.0])
