@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import absl.logging
 import dp_accounting
-from dp_accounting import NeighboringRelation, rdp
+import numpy as np
+from dp_accounting import NeighboringRelation, dp_event, rdp
 
+from dp_core.events import flattened
 from dp_core.privacy_loss import epsilon_at, is_without_noise, privacy_loss, releases
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -79,22 +81,26 @@ def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRe
         return EpsilonBound(rough, math.inf, rough, math.inf, 1.0, False)
 
     def at(interval: float) -> float:
-        return epsilon_at(privacy_loss(event, interval, relation), delta, event)
+        # Beyond ε of about 700 exponentials overflow to an infinite bound, which is true.
+        with np.errstate(over="ignore"):
+            return epsilon_at(privacy_loss(event, interval, relation), delta, event)
 
-    interval = _first_interval(event, rough)
+    interval = best_interval = _first_interval(event, rough)
     best = at(interval)
     while True:
         began = time.monotonic()
-        finer = at(interval / REFINEMENT)
+        interval /= REFINEMENT
+        finer = at(interval)
         took = time.monotonic() - began
         change = (best - finer) / finer if 0 < finer < math.inf else 0.0
-        best, interval = min(best, finer), interval / REFINEMENT
+        if finer < best:
+            best, best_interval = finer, interval
         # The error falls about quadratically with the interval, so the next change would be
         # about 1/16 of this one. Twice that is said.
         further = 2 * max(change, 0.0) / REFINEMENT**2
         converged = further <= RELATIVE_CHANGE or interval < _FINEST_INTERVAL
         if converged or time.monotonic() - start + REFINEMENT * took > seconds:
-            return EpsilonBound(min(best, rough), best, rough, interval, further, converged)
+            return EpsilonBound(min(best, rough), best, rough, best_interval, further, converged)
 
 
 def calibrate_noise(
@@ -104,13 +110,15 @@ def calibrate_noise(
     target_delta: float,
     relative_tolerance: float = 1e-3,
     neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
-    accountant: str = "tightest",
+    accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
     """A noise multiplier whose ε is at most the target, and at least (1 − tolerance) of it.
 
     ``make_event`` gives the event for a noise multiplier. ``accountant="RDP"`` asks for the noise
     that RDP alone would need. Raises ValueError if no noise multiplier is enough.
     """
+    if accountant not in ("tightest", "RDP"):
+        raise ValueError(f"accountant must be 'tightest' or 'RDP', got {accountant!r}")
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon must be positive and finite, got {target_epsilon}")
     # log ε falls almost linearly with log σ: false position on those, aiming between the two ends.
@@ -203,6 +211,11 @@ def rdp_bound(
     orders: Sequence[float] | None = None,
 ) -> float:
     """ε by RDP; infinity for events that it has no bound for. ``orders`` are dp_accounting's unless given."""
+    if relation is NeighboringRelation.REPLACE_ONE and not all(
+        isinstance(part, dp_event.RandomizedResponseDpEvent) for part, _ in flattened(event)
+    ):
+        # dp_accounting would answer as if an example were added or removed.
+        return math.inf
     accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
     if not accountant.supports(event):
         return math.inf

@@ -14,6 +14,8 @@ import dp_accounting
 from dp_accounting import dp_event
 from scipy import stats
 
+from dp_core.binomials import smallest_above
+
 # A group's share of a Poisson sample is cut off where the rest has less probability than this.
 _NEGLIGIBLE = 1e-30
 
@@ -38,6 +40,8 @@ def poisson_event(
 
     Of a group of k examples Binomial(k, q) are in a sample, and move its sum by as many clip norms.
     """
+    if sampling_probability == 1:
+        return gaussian_event(noise_multiplier=noise_multiplier, releases=steps, group_size=group_size)
     if group_size == 1:
         release = dp_accounting.GaussianDpEvent(noise_multiplier)
         step: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(sampling_probability, release)
@@ -65,7 +69,7 @@ def _group_release(
     sampling_probability: float, noise_multiplier: float, group_size: int
 ) -> dp_event.MixtureOfGaussiansDpEvent:
     present = stats.binom(group_size, sampling_probability)
-    largest = min(group_size, int(present.isf(_NEGLIGIBLE)) + 1)
+    largest = smallest_above(_NEGLIGIBLE, group_size, sampling_probability)
     numbers = [*range(largest + 1), group_size]
     # More than ``largest`` is as good as never, and counted as if it were all of them.
     probabilities = [*present.pmf(numbers[:-1]), present.sf(largest)]

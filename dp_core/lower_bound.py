@@ -107,8 +107,10 @@ def epsilon_lower(parts: Sequence[SampledGaussian], delta: float, *, relative_er
     return best
 
 
-def shuffled_epsilon_lower(*, steps: int, noise_multiplier: float, delta: float) -> float:
+def shuffled_epsilon_lower(*, steps: int, noise_multiplier: float, delta: float, dealt: float = 1.0) -> float:
     """A value that the true ε of one epoch of shuffled batches of a fixed size is not below.
+
+    ``dealt`` is the probability that an example is in one of the batches at all.
 
     Neighbours differ by zeroing one example out. Let all the other examples contribute −1, and the one
     +1 or, zeroed out, 0. Shifted, the sums of the batches are N(0, σ²) but for one at a random place,
@@ -120,11 +122,20 @@ def shuffled_epsilon_lower(*, steps: int, noise_multiplier: float, delta: float)
     if steps < 1 or not 0 < noise_multiplier < math.inf:
         raise ValueError(f"there must be steps and noise, got {steps} and {noise_multiplier}")
 
+    if not 0 < dealt <= 1:
+        raise ValueError(f"dealt must be above 0 and up to 1, got {dealt}")
+
     def bound(threshold: np.ndarray) -> np.ndarray:
-        others = (steps - 1) * special.log_ndtr(threshold / noise_multiplier)
-        present, zeroed = (
-            -np.expm1(others + special.log_ndtr((threshold - shift) / noise_multiplier)) for shift in (2, 1)
-        )
+        other = special.log_ndtr(threshold / noise_multiplier)
+
+        def above(shift: float) -> np.ndarray:
+            """The probability that some sum is above the threshold, if the example shifts the one that it is in."""
+            low = special.log_ndtr((threshold - shift) / noise_multiplier)
+            # An example that was not dealt leaves all the sums alike.
+            one = low if dealt == 1 else np.logaddexp(math.log(dealt) + low, math.log1p(-dealt) + other)
+            return -np.expm1((steps - 1) * other + one)
+
+        present, zeroed = above(2), above(1)
         possible = (present > delta * (1 + _MARGIN)) & (zeroed > TINY)
         return np.where(possible, np.log(np.where(possible, (present - delta) / np.maximum(zeroed, TINY), 1.0)), 0.0)
 

@@ -80,7 +80,11 @@ class MechanismRecord:
     @property
     def effective_noise_multiplier(self) -> float:
         """Of all that a step releases, relative to the sensitivity that can be proven."""
-        noise_multiplier = self.noise_multiplier * self.sensitivity / proven_sensitivity(self.microbatch_size)
+        return self._noise_for(proven_sensitivity(self.microbatch_size))
+
+    def _noise_for(self, clip_norms: float) -> float:
+        """The noise multiplier of all that a step releases, for an example that moves the sum by so many clip norms."""
+        noise_multiplier = self.noise_multiplier * self.sensitivity / clip_norms
         if self.clipping == "adaptive":
             return combined_noise_multiplier(noise_multiplier, self.count_noise_multiplier or 0.0)
         return noise_multiplier
@@ -105,13 +109,13 @@ class MechanismRecord:
         It is of the noisy sums on the worst data, as the upper bound is: one that was
         found by an attack on the trained model can be, and mostly is, lower still.
         """
-        if self.effective_noise_multiplier == 0:
+        # An example that is alone in its group moves the sum by one clip norm; that more is possible is not known.
+        noise_multiplier = self._noise_for(ALONE)
+        if noise_multiplier == 0:
             return None
         # Cutting batches may have changed what is seen with so much probability, either way.
         delta = target_delta + self.truncation_delta()
-        return self.stated_sampler.epsilon_lower(
-            steps=self.steps, noise_multiplier=self.effective_noise_multiplier, delta=delta
-        )
+        return self.stated_sampler.epsilon_lower(steps=self.steps, noise_multiplier=noise_multiplier, delta=delta)
 
     def as_claimed(self) -> MechanismRecord | None:
         """The record of a mechanism whose sensitivity were what the noise was scaled to, if that is too little.

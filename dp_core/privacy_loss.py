@@ -68,7 +68,7 @@ def _noise(part: dp_accounting.DpEvent) -> float:
     if isinstance(part, dp_accounting.NonPrivateDpEvent):
         return 0.0
     names = ("noise_multiplier", "standard_deviation", "noise_parameter")
-    return float(next(getattr(part, name) for name in names if hasattr(part, name)))
+    return float(next((getattr(part, name) for name in names if hasattr(part, name)), math.inf))
 
 
 def _repeated(

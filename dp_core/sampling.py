@@ -41,6 +41,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import stats
 
+from dp_core.binomials import smallest_above
 from dp_core.events import BallsInBinsDpEvent, gaussian_event, poisson_event
 from dp_core.lower_bound import SampledGaussian, epsilon_lower, shuffled_epsilon_lower
 
@@ -193,9 +194,10 @@ class ShuffledSampler(_EpochSampler):
         )
 
     def epsilon_lower(self, *, noise_multiplier: float, steps: int, delta: float) -> float | None:
-        """Of the first epoch alone."""
+        """Of the first epoch alone, of whose examples some may not have been dealt out, or not yet."""
         first = min(steps, self.batches_per_epoch)
-        return shuffled_epsilon_lower(steps=first, noise_multiplier=noise_multiplier, delta=delta)
+        dealt = first * self.expected_batch_size / self.examples
+        return shuffled_epsilon_lower(steps=first, noise_multiplier=noise_multiplier, delta=delta, dealt=dealt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,12 +239,14 @@ def make_sampler(
     """A sampler whose batches are cut, over all ``steps``, with probability at most a share of δ."""
     if not 0 < expected_batch_size <= examples:
         raise ValueError(f"expected_batch_size must be from 1 to {examples}, got {expected_batch_size}")
+    if name not in SAMPLERS:
+        raise ValueError(f"unknown sampler {name!r}; known: {', '.join(SAMPLERS)}")
     sampler = SAMPLERS[name](examples, expected_batch_size, expected_batch_size, tuple(entropy), microbatch_size)
     if isinstance(sampler, ShuffledSampler):
         return sampler
     allowed = TRUNCATION_SHARE_OF_DELTA * target_delta / steps
-    # isf is the smallest k with P[count > k] ≤ allowed; one more leaves room for the neighbour's.
-    largest = int(stats.binom.isf(allowed, examples, sampler.sampling_probability)) + 1
+    # One more leaves room for the neighbour's.
+    largest = smallest_above(allowed, examples, sampler.sampling_probability) + 1
     return dataclasses.replace(sampler, max_batch_size=min(examples, largest))
 
 

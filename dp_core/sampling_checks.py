@@ -65,9 +65,7 @@ def _poisson(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) ->
         excess_kurtosis = (1 - 6 * q * (1 - q)) / variance
         scale = max(2 + excess_kurtosis, 0.1)
         law = stats.gamma(steps / scale, scale=scale)
-        # Sizes are whole numbers: against too little variation each gets half a number more.
-        least, most = (float(np.sum((np.abs(sizes - mean) + more) ** 2) / variance) for more in (0.0, 0.5))
-        if _is_strange(law, least, most):
+        if _is_strange(law, *_squares(sizes, mean, variance)):
             defects.append(
                 f"the sizes of the batches vary with a standard deviation of {np.std(sizes):,.2f}, {stated} "
                 f"{variance**0.5:,.2f}"
@@ -85,13 +83,14 @@ def _balls_in_bins(sampler: Sampler, sizes: np.ndarray, participations: np.ndarr
     bins = sampler.batches_per_epoch
     whole = len(sizes) // bins
     defects = _once_an_epoch(sampler, len(sizes), participations)
+    if len(participations) and participations.min() < whole:
+        defects.append(f"an example took part {participations.min()} times in {whole} whole epochs")
     epochs = sizes[: whole * bins].reshape(whole, bins)
     if np.any(epochs.sum(axis=1) != sampler.examples):
         defects.append(f"an epoch's batches do not add up to the {sampler.examples:,} examples")
     if whole and bins > 1:
         mean = sampler.examples / bins
-        statistic = float(np.sum((epochs - mean) ** 2) / mean)
-        if _is_strange(stats.chi2(whole * (bins - 1)), statistic, statistic):
+        if _is_strange(stats.chi2(whole * (bins - 1)), *_squares(epochs, mean, mean)):
             defects.append(
                 f"the sizes of the batches vary with a standard deviation of {np.std(epochs):,.2f}, where balls in "
                 f"{bins:,} bins give {(mean * (1 - 1 / bins)) ** 0.5:,.2f}"
@@ -120,6 +119,16 @@ _CHECKS: dict[type[Sampler], Callable[[Sampler, np.ndarray, np.ndarray], list[st
     BallsInBinsSampler: _balls_in_bins,
     ShuffledSampler: _shuffled,
 }
+
+
+def _squares(sizes: np.ndarray, mean: float, variance: float) -> tuple[float, float]:
+    """The sum of squared deviations in units of the variance, and at most what it is if sizes were not rounded.
+
+    Sizes are whole numbers, and by chance all are equal now and then: against too little variation each gets
+    half a number more.
+    """
+    least, most = (float(np.sum((np.abs(sizes - mean) + more) ** 2) / variance) for more in (0.0, 0.5))
+    return least, most
 
 
 def _is_strange(law: stats.rv_frozen, low: float, high: float) -> bool:

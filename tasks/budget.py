@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.errors import UserError
 from tasks.home import CHECKOUT, home, read_json, short_hash, write_json
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SOURCES = (
     "accounting",
     "adaptive_clipping",
+    "binomials",
     "events",
     "loss_cells",
     "lower_bound",
@@ -42,7 +43,7 @@ def noise_multiplier_for(
     steps: int,
     sampler: str = "poisson",
     vocabulary: Sequence[float] | None = None,
-    accountant: str = "tightest",
+    accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
     """The noise multiplier for a budget, of which cutting batches gets its share of δ.
 

@@ -6,7 +6,7 @@ Nothing is trained for them: they are what the accountant says, remembered on di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
@@ -57,7 +57,7 @@ def noise_by_accountant(
 ) -> list[NoiseByAccountant]:
     """Figure 4(a): how much less noise each budget needs since PLD accounting."""
 
-    def needed(epsilon: float, accountant: str) -> float:
+    def needed(epsilon: float, accountant: Literal["tightest", "RDP"]) -> float:
         return noise_multiplier_for(
             epsilon=epsilon,
             delta=delta or 1 / examples,

@@ -38,8 +38,8 @@ def group_epsilon(q: float, sigma: float, group: int, steps: int = 1, delta: flo
     return epsilon_bound(event, delta).epsilon
 
 
-@pytest.mark.parametrize(("q", "sigma"), [(0.1, 2.0), (0.5, 4.0), (0.01, 1.5)])
-@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.5), (0.5, 4.0)])
+@pytest.mark.parametrize("group", [1, 3])
 def test_a_group_in_one_sample_costs_what_listing_it_says(q: float, sigma: float, group: int) -> None:
     exact = listed_epsilon(q, sigma, group, 1e-5)
     assert exact * (1 - 1e-6) <= group_epsilon(q, sigma, group) <= exact * 1.005
@@ -55,10 +55,9 @@ def test_a_group_of_one_is_an_example() -> None:
 
 def test_a_group_that_is_always_there_needs_so_many_times_the_noise() -> None:
     """At q = 1 the whole group is in every sample: a plain Gaussian at σ/k."""
-    for group in (2, 3):
-        sampled = group_epsilon(1.0, 8.0, group, steps=4)
-        plain = epsilon_bound(gaussian_event(noise_multiplier=8.0 / group, releases=4), 1e-5).epsilon
-        assert sampled == pytest.approx(plain, rel=2e-3)
+    sampled = group_epsilon(1.0, 8.0, 2, steps=4)
+    plain = epsilon_bound(gaussian_event(noise_multiplier=4.0, releases=4), 1e-5).epsilon
+    assert sampled == pytest.approx(plain, rel=2e-3)
     assert list(flattened(gaussian_event(noise_multiplier=8.0, releases=4, group_size=2))) == [
         (dp_accounting.GaussianDpEvent(4.0), 4)
     ]

@@ -74,9 +74,7 @@ def kinds(defects: list[str]) -> set[str]:
     return {next(kind for word, kind in words.items() if word in defect) for defect in defects}
 
 
-@pytest.mark.parametrize(
-    ("examples", "batch_size", "steps"), [(10, 5, 5), (1000, 100, 1), (1000, 100, 50), (100_000, 64, 500)]
-)
+@pytest.mark.parametrize(("examples", "batch_size", "steps"), [(10, 5, 5), (1000, 100, 1), (100_000, 64, 500)])
 def test_each_poisson_test_has_about_the_stated_rate_of_false_alarms(
     examples: int, batch_size: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +92,7 @@ def test_each_poisson_test_has_about_the_stated_rate_of_false_alarms(
 
 
 @pytest.mark.parametrize(
-    ("examples", "batch_size", "epochs"), [(10, 5, 1), (1000, 500, 1), (1000, 500, 3), (1000, 100, 2), (1000, 10, 1)]
+    ("examples", "batch_size", "epochs"), [(10, 5, 1), (1000, 500, 1), (1000, 100, 2), (1000, 10, 1)]
 )
 def test_the_balls_in_bins_test_has_about_the_stated_rate_of_false_alarms(
     examples: int, batch_size: int, epochs: int, monkeypatch: pytest.MonkeyPatch
