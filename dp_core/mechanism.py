@@ -28,10 +28,15 @@ def proven_sensitivity(microbatch_size: int) -> float:
 
 
 class VocabularyRelease(NamedTuple):
-    """A vocabulary that was chosen from the training examples with noise: a Gaussian release, and a δ of its own."""
+    """A vocabulary that was chosen from the training examples with noise: a Gaussian release, and a δ of its own.
+
+    ``draw`` tells one draw of the noise from another: the same logs prepared anew are a release of their own,
+    with the same numbers.
+    """
 
     noise_multiplier: float
     delta: float
+    draw: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +153,7 @@ class Composition(NamedTuple):
 def compose(records: Iterable[MechanismRecord], *, group_size: int = 1) -> Composition:
     """What publishing the models of one or several runs on the same examples releases.
 
-    A vocabulary that runs share is released once. ``group_size`` is for so many examples of one user.
+    A vocabulary that runs share, drawn once, is released once. ``group_size`` is for so many examples of one user.
     """
     records = list(records)
     events = [record.training_event(group_size=group_size) for record in records]

@@ -69,10 +69,6 @@ class PartitionSelection(NamedTuple):
         """Of the noise on a count."""
         return self.noise_multiplier * math.sqrt(self.columns)
 
-    def event(self) -> dp_accounting.DpEvent:
-        """What to compose with later events; ``delta`` is to be added to the δ of the composition."""
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier)
-
     def select(self, counts: np.ndarray, rng: np.random.Generator | None = None, *, at_least: float = 0) -> Selected:
         """Selects among the tokens of one column: those whose noisy count is at least the threshold and ``at_least``.
 

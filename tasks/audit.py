@@ -46,7 +46,12 @@ def audit(trained: Mapping[str, Any]) -> dict[str, Any]:
     folder = home() / "trials" / trained["trial"]
     record = read_json(folder / "record.json")
     trial = Trial.model_validate(record["trial"])
-    result, statement = judge(trial, record, read_json(folder / "evidence.json"))
+    evidence = folder / "evidence.json"
+    if not evidence.exists():
+        raise AuditFailure(
+            f"audit of {trial.label()} failed: there is no {evidence}. Delete its folder and train again"
+        )
+    result, statement = judge(trial, record, read_json(evidence))
     write_text(folder / STATEMENT, statement)
     write_json(folder / "audit.json", result)
     log_audit(trained["mlflow_run"], result, folder / STATEMENT)

@@ -6,7 +6,7 @@ A remembered answer is given without loading an accountant, which takes longer t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from tasks.home import CHECKOUT, home, read_json, short_hash, write_json
 
 if TYPE_CHECKING:
     from dp_core.accounting import EpsilonBound
-    from dp_core.mechanism import MechanismRecord
+    from dp_core.mechanism import MechanismRecord, VocabularyRelease
 
 # The modules of dp_core that an answer depends on.
 _SOURCES = (
@@ -42,12 +42,12 @@ def noise_multiplier_for(
     batch_size: int,
     steps: int,
     sampler: str = "poisson",
-    vocabulary: Sequence[float] | None = None,
+    vocabulary: VocabularyRelease | None = None,
     accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
     """The noise multiplier for a budget, of which cutting batches gets its share of δ.
 
-    ``vocabulary`` is the (noise multiplier, δ) of a private vocabulary that the budget must also cover.
+    ``vocabulary`` is a private one that the budget must also cover.
     """
 
     def calibrate() -> float:
@@ -63,17 +63,19 @@ def noise_multiplier_for(
             training = made.event(noise_multiplier=noise_multiplier, steps=steps)
             if vocabulary is None:
                 return training
-            return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary[0])])
+            return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier)])
 
         return calibrate_noise(
             event,
             target_epsilon=epsilon,
-            target_delta=left if vocabulary is None else left - vocabulary[1],
+            target_delta=left if vocabulary is None else left - vocabulary.delta,
             neighboring_relation=made.neighboring_relation,
             accountant=accountant,
         )
 
-    question = ["calibrate", epsilon, delta, examples, batch_size, steps, sampler, vocabulary, accountant]
+    # Which draw of a vocabulary it is makes no difference.
+    covered = None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta]
+    question = ["calibrate", epsilon, delta, examples, batch_size, steps, sampler, covered, accountant]
     return remembered(question, calibrate)
 
 

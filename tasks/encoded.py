@@ -10,13 +10,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.config import SPLIT_FRACTIONS
 from tasks.errors import UserError
 from tasks.home import read_json
+
+if TYPE_CHECKING:
+    from dp_core.mechanism import VocabularyRelease
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,14 @@ def open_prepared(path: Path) -> Prepared:
     return prepared
 
 
-def vocabulary_release(prepared: Prepared) -> tuple[float, float] | None:
-    """The noise multiplier and the δ of a vocabulary that was chosen privately, which every ε on this data covers."""
+def vocabulary_release(prepared: Prepared) -> VocabularyRelease | None:
+    """A vocabulary that was chosen privately, which every ε on this data covers."""
+    # Accounting loads JAX, which preparation does without.
+    from dp_core.mechanism import VocabularyRelease
+
     if prepared.vocabulary["kind"] != "private":
         return None
-    return prepared.vocabulary["noise_multiplier"], prepared.vocabulary["delta"]
+    return VocabularyRelease(*(prepared.vocabulary[name] for name in VocabularyRelease._fields))
 
 
 def array_files(folder: Path, tasks: Iterable[str]) -> list[Path]:

@@ -186,7 +186,10 @@ def _clip_norms(number: float) -> str:
 
 def _randomness(trial: Trial) -> str:
     if trial.randomness == "secret":
-        return "Noise and batches were drawn from the operating system's entropy and kept nowhere."
+        drawn = "Noise and batches were drawn from the operating system's entropy"
+        if trial.sampler == "poisson":
+            return f"{drawn} and kept nowhere."
+        return f"{drawn}. Noise was kept nowhere, and the order of the examples in the run's checkpoint until it ended."
     return (
         f"**Noise and batches came from the fixed seed {trial.seed}: this run is a reproduction, and not "
         "private against anyone who knows the seed.** Set `randomness: secret` for a model to be released."

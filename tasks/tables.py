@@ -119,9 +119,9 @@ def _choice_lines(
     if any(cost.random for cost in costs.values()):
         how = (
             "The number of trainings was drawn at random, and the settings of each (`search: random`), so the choice "
-            "costs what **repeat-and-select** says (Papernot and Steinke, 2022; by RDP), if the best model alone is "
-            "published and the number of trainings is not. **Composition** is what all of them cost together: all may "
-            "be published for that."
+            "costs what **repeat-and-select** says (Papernot and Steinke, 2022; by RDP), if this was the only such "
+            "search, the best model alone is published, and the number of trainings is not. **Composition** is what "
+            "all of them cost together: all may be published for that."
         )
     else:
         how = (

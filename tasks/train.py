@@ -16,7 +16,7 @@ import numpy as np
 from dp_core.adaptive_clipping import split_noise
 from dp_core.layers import initial_parameters
 from dp_core.losses import OBJECTIVES
-from dp_core.mechanism import ALONE, MechanismRecord, VocabularyRelease, proven_sensitivity
+from dp_core.mechanism import ALONE, MechanismRecord, proven_sensitivity
 from dp_core.memory import keep_freed_memory
 from dp_core.models import AdModel, CategoricalFeature, make_model
 from dp_core.probe import Compiled
@@ -280,7 +280,7 @@ def _mechanism_record(
     trial: Trial, ran: Hyperparameters, sampler: Sampler, progress: Progress, prepared: Prepared
 ) -> MechanismRecord:
     """From the numbers that the compiled steps were given (in their 32 bits), not from the trial's description."""
-    adaptive, vocabulary = trial.clipping == "adaptive", vocabulary_release(prepared)
+    adaptive = trial.clipping == "adaptive"
     return MechanismRecord(
         sampler=sampler.name,
         examples=sampler.examples,
@@ -293,7 +293,7 @@ def _mechanism_record(
         count_noise_multiplier=float(ran.count_noise_multiplier) if adaptive else None,
         microbatch_size=sampler.microbatch_size,
         sensitivity=float(ran.sensitivity),
-        vocabulary=None if vocabulary is None else VocabularyRelease(*vocabulary),
+        vocabulary=vocabulary_release(prepared),
     )
 
 

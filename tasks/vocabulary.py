@@ -12,6 +12,7 @@ Ids start at 1. Under the first two id 0 is every token outside the vocabulary; 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ def chosen(
     if rule["kind"] == "private":
         delta = VOCABULARY_SHARE_OF_DELTA / examples
         selection = PartitionSelection.calibrated(epsilon=rule["epsilon"], delta=delta, columns=len(columns))
-        rule = {**rule, **selection._asdict()}
+        # Each draw of the noise is a release: ε of several models adds them up, unless they share one.
+        rule = {**rule, **selection._asdict(), "draw": secrets.token_hex(8)}
         least, deviation = max(selection.threshold, rule["min_count"]), selection.standard_deviation
         say(f"vocabulary: tokens with a noisy count of {least:,.0f} or more (standard deviation {deviation:,.1f})")
         tables = [_private(table, selection, rule["min_count"], rng) for table in counts]

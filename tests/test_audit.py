@@ -158,6 +158,10 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     assert client.get_run(logged["mlflow_run"]).info.status == "FAILED"
     assert client.get_run(logged["mlflow_run"]).data.tags["audit"] == "failed"
 
+    (folder / "evidence.json").unlink()
+    with pytest.raises(AuditFailure, match="Delete its folder and train again"):
+        audit(logged)
+
 
 def test_noise_that_the_step_did_not_get_is_not_recorded(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer that hands its step half the planned noise leaves a record of half the noise, and fails."""

@@ -13,21 +13,9 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_core.accounting import epsilon_bound
 from dp_core.events import poisson_event
 from dp_core.mechanism import MechanismRecord, VocabularyRelease, compose, proven_sensitivity
+from tests.records import record
 
 DELTA = 1e-5
-
-
-def record(**changes: object) -> MechanismRecord:
-    values: dict[str, object] = {
-        "sampler": "poisson",
-        "examples": 100_000,
-        "expected_batch_size": 1000,
-        "max_batch_size": 1300,
-        "steps": 500,
-        "noise_multiplier": 1.0,
-        "l2_clip_norm": 2.0,
-    }
-    return MechanismRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -35,7 +23,7 @@ def epsilon(*records: MechanismRecord, delta: float = DELTA, group_size: int = 1
     return compose(records, group_size=group_size).epsilon_bound(delta).epsilon
 
 
-@pytest.mark.parametrize("vocabulary", [None, VocabularyRelease(noise_multiplier=5.0, delta=1e-6)])
+@pytest.mark.parametrize("vocabulary", [None, VocabularyRelease(noise_multiplier=5.0, delta=1e-6, draw="a")])
 def test_a_record_survives_json(vocabulary: VocabularyRelease | None) -> None:
     """Through text and back, where a vocabulary's release becomes a list."""
     before = record(
@@ -149,7 +137,7 @@ def test_nothing_that_ran_costs_nothing() -> None:
 
 
 def test_a_vocabulary_is_one_more_release_with_a_delta_of_its_own() -> None:
-    vocabulary = VocabularyRelease(noise_multiplier=5.0, delta=2e-6)
+    vocabulary = VocabularyRelease(noise_multiplier=5.0, delta=2e-6, draw="a")
     ran = record(vocabulary=vocabulary)
     event = dp_accounting.ComposedDpEvent([ran.training_event(), dp_accounting.GaussianDpEvent(5.0)])
     expected = epsilon_bound(event, DELTA - ran.truncation_delta() - 2e-6).epsilon
@@ -160,7 +148,8 @@ def test_a_vocabulary_is_one_more_release_with_a_delta_of_its_own() -> None:
 
 
 def test_a_shared_vocabulary_counts_once_and_two_count_twice() -> None:
-    one, other = VocabularyRelease(5.0, 1e-6), VocabularyRelease(6.0, 1e-6)
+    # Drawn anew from the same logs, a vocabulary has the same numbers and is another release.
+    one, other = (VocabularyRelease(5.0, 1e-6, draw) for draw in ("first", "second"))
     shared = compose([record(vocabulary=one), record(vocabulary=one)])
     two = compose([record(vocabulary=one), record(vocabulary=other)])
     some = compose([record(vocabulary=one), record()])
@@ -180,16 +169,16 @@ def test_a_shared_vocabulary_counts_once_and_two_count_twice() -> None:
 def test_spending_all_of_delta_is_an_error() -> None:
     for spent in (DELTA, 2 * DELTA):
         with pytest.raises(ValueError, match="the vocabulary's share too large"):
-            epsilon(record(vocabulary=VocabularyRelease(5.0, spent)))
+            epsilon(record(vocabulary=VocabularyRelease(5.0, spent, "a")))
     # Each fits, both do not.
-    halves = [record(vocabulary=VocabularyRelease(sigma, 0.5 * DELTA)) for sigma in (5.0, 6.0)]
+    halves = [record(vocabulary=VocabularyRelease(sigma, 0.5 * DELTA, "a")) for sigma in (5.0, 6.0)]
     assert all(epsilon(half) < math.inf for half in halves)
     with pytest.raises(ValueError, match="the vocabulary's share too large"):
         epsilon(*halves)
 
 
 def test_groups_of_examples_have_no_guarantee_with_a_private_vocabulary() -> None:
-    private = record(vocabulary=VocabularyRelease(5.0, 1e-6))
+    private = record(vocabulary=VocabularyRelease(5.0, 1e-6, "a"))
     with pytest.raises(ValueError, match="for single examples, not for groups"):
         private.epsilon_bound(DELTA, group_size=2)
     with pytest.raises(ValueError, match="for single examples, not for groups"):

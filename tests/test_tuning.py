@@ -11,21 +11,9 @@ from dp_accounting import NeighboringRelation, dp_event, rdp
 from dp_core.accounting import rdp_bound
 from dp_core.mechanism import MechanismRecord, VocabularyRelease
 from dp_core.tuning import repeat_and_select_epsilon
+from tests.records import record
 
 DELTA = 1e-5
-
-
-def record(**changes: object) -> MechanismRecord:
-    values: dict[str, object] = {
-        "sampler": "poisson",
-        "examples": 100_000,
-        "expected_batch_size": 1000,
-        "max_batch_size": 1300,
-        "steps": 500,
-        "noise_multiplier": 1.0,
-        "l2_clip_norm": 2.0,
-    }
-    return MechanismRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def single_epsilon(ran: MechanismRecord) -> float:
@@ -92,7 +80,7 @@ def test_batches_are_cut_in_every_trial() -> None:
 
 def test_a_private_vocabulary_is_paid_for_too() -> None:
     """All trials share it: it is released once, beside the best of them, and takes its own share of δ."""
-    vocabulary = VocabularyRelease(noise_multiplier=2.0, delta=1e-6)
+    vocabulary = VocabularyRelease(noise_multiplier=2.0, delta=1e-6, draw="a")
     ran = record(vocabulary=vocabulary)
     found = repeat_and_select_epsilon(ran, DELTA, mean_trials=10)
     assert found > repeat_and_select_epsilon(record(), DELTA, mean_trials=10)

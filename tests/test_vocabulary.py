@@ -177,7 +177,13 @@ class TestPrivate:
         folder = prepare("logs", described, raw, min_count=3, block_bytes=9000)
         prepared = open_prepared(folder)
         selection = PartitionSelection.calibrated(epsilon=2.0, delta=VOCABULARY_SHARE_OF_DELTA / 4000, columns=2)
-        assert prepared.vocabulary == {"kind": "private", "epsilon": 2.0, "min_count": 3, **selection._asdict()}
+        numbers = {"kind": "private", "epsilon": 2.0, "min_count": 3, **selection._asdict()}
+        assert prepared.vocabulary == {**numbers, "draw": prepared.vocabulary["draw"]}
+        # Prepared again, it is drawn again, and that is another release of the same logs.
+        again = open_prepared(prepare("again", described, raw, min_count=3))
+        assert again.vocabulary == {**numbers, "draw": again.vocabulary["draw"]}
+        assert again.vocabulary["draw"] != prepared.vocabulary["draw"]
+        assert again.fingerprint != prepared.fingerprint
         assert selection.delta == 0.05 / 4000
         # Noise would have to be 100 standard deviations to take a frequent token away.
         assert 500 - selection.threshold > 100 * selection.standard_deviation
