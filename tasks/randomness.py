@@ -18,6 +18,11 @@ class Randomness:
     noise_key: jax.Array
     sampling_entropy: tuple[int, ...]
 
+    def coins(self, count: int) -> np.ndarray:
+        """Fair coins, from a stream of their own: samplers spawn theirs by (step,) and by (epoch, 0)."""
+        stream = np.random.SeedSequence(self.sampling_entropy, spawn_key=(0, 1))
+        return np.random.default_rng(stream).random(count) < 0.5
+
     @classmethod
     def for_trial(cls, trial: Trial) -> Randomness:
         if trial.randomness == "seeded":

@@ -200,8 +200,7 @@ def run_trial(
 def _toss_and_deal(progress: Progress, trial: Trial, randomness: Randomness) -> None:
     """Draws what must stay the same until the end of the run, unless it was drawn before an interruption."""
     if progress.included_canaries is None:
-        coins = np.random.default_rng([*randomness.sampling_entropy, 1])
-        progress.included_canaries = (coins.random(trial.canaries) < 0.5).tolist()
+        progress.included_canaries = randomness.coins(trial.canaries).tolist()
     if progress.sampling_entropy is None and trial.sampler != "poisson":
         # In an epoch that was begun with one order of the examples another would let some take part twice.
         progress.sampling_entropy = list(randomness.sampling_entropy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from tasks.checkpoint import Progress
 from tasks.encoded import Prepared
 from tasks.errors import UserError
 from tasks.home import read_json
+from tasks.randomness import Randomness
 from tasks.train import run_trial
 from tests.trials import make_prepared, make_trial
 
@@ -45,6 +47,15 @@ def test_a_canary_has_a_token_of_its_own_and_copies_nobody(prepared: Prepared) -
     rows = with_canaries(data, canaries, included)
     assert len(rows) == 2420
     np.testing.assert_array_equal(rows.present(np.array([0, 2399, 2400, 2401, 2402])), [True, True, True, False, True])
+
+
+@pytest.mark.parametrize("entropy", [(5, 0), (11, 22, 33, 44)], ids=["seeded", "secret"])
+def test_coins_have_nothing_to_do_with_the_batches(entropy: tuple[int, ...]) -> None:
+    """No sampler's stream is theirs, for as few words of entropy as a seed has and as many as a secret."""
+    coins = Randomness(jax.random.key(0), entropy).coins(64)
+    keys = [*((step,) for step in range(200)), *((epoch, 0) for epoch in range(200))]
+    streams = [np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key)) for key in keys]
+    assert not any(np.array_equal(stream.random(64) < 0.5, coins) for stream in streams)
 
 
 def test_no_canaries_and_no_place_for_them(prepared: Prepared) -> None:
