@@ -6,7 +6,8 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 
-from tasks.config import TASKS, load_config
+from tasks.config import load_config
+from tasks.descriptions import TASKS
 from tasks.progress import step
 
 PIPELINE = "relative_loss"

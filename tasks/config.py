@@ -6,7 +6,6 @@ types, impossible combinations. Nothing else in the project reads the file.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import reprlib
@@ -15,143 +14,33 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    Strict,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError
 
+from tasks.descriptions import SPLIT_FRACTIONS, Dataset, TaskName
 from tasks.errors import UserError
 from tasks.home import CHECKOUT
 from tasks.located_yaml import Problem, listed, read_yaml
+from tasks.sections import Count, Distinct, Finite, Items, OneOrMore, Section, Some, did_you_mean
 
-TaskName = Literal["pctr", "pcvr", "pconvs"]
 MechanismName = Literal["non_private", "dp_sgd"]
 OptimizerName = Literal["sgd", "yogi", "adagrad", "adam", "adamw"]
 ModelName = Literal["mlp", "dcn_v2", "dlrm"]
 ClippingName = Literal["fixed", "automatic", "adaptive"]
 SensitivityName = Literal["proven", "paper"]
 SamplerName = Literal["poisson", "balls_in_bins", "shuffle"]
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
-
-# The chronological partition of the paper's appendix.
-SPLIT_FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 _T = TypeVar("_T")
-_Items = Annotated[tuple[_T, ...], Strict(False), Field(min_length=1)]
-_Some = Annotated[dict[str, _T], Field(min_length=1)]
-_Finite = Annotated[PositiveFloat, Field(allow_inf_nan=False)]
-# Larger than any count that makes sense, and small enough to be calculated with.
-_Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
-def _as_sequence(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice!r} is in the list more than once")
-    return values
-
-
-_Distinct = Annotated[_Items[_T], AfterValidator(_distinct)]
-# One value, or a list of values to tune over.
-_OneOrMore = Annotated[_Distinct[_T], BeforeValidator(_as_sequence)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Label(_Section):
-    """How a task's label is made from a column."""
-
-    column: str
-    kind: Literal["binary", "any", "count"]
-
-
-class Synthetic(_Section):
-    """Logs made by ``tasks.synthetic`` instead of read from somewhere."""
-
-    kind: Literal["display", "clicks"]
-    seed: int = 0
-
-
-class Dataset(_Section):
-    """Where logs come from and what their columns mean."""
-
-    description: str = ""
-    synthetic: Synthetic | None = None
-    raw: str | None = None
-    format: Literal["tsv", "parquet"]
-    columns: _Items[str] | None = None
-    time_column: str | None = None
-    integer_columns: Annotated[tuple[str, ...], Strict(False)] = ()
-    categorical_columns: Annotated[tuple[str, ...], Strict(False)] = ()
-    labels: dict[TaskName, Label]
-    # Which tokens get an id; ``tasks.vocabulary`` has the kinds, and the defaults of their numbers.
-    vocabulary: Literal["threshold", "hash", "private"] = "threshold"
-    vocabulary_buckets: Annotated[int, Field(ge=2, le=10**9)] | None = None
-    vocabulary_epsilon: Annotated[_Finite, Field(le=1000)] | None = None
-
-    @field_validator("vocabulary_buckets", "vocabulary_epsilon")
-    @classmethod
-    def _goes_with_the_vocabulary(cls, value: float | None, info: ValidationInfo) -> float | None:
-        kind = "hash" if info.field_name == "vocabulary_buckets" else "private"
-        given = info.data.get("vocabulary", kind)
-        if value is not None and given != kind:
-            raise ValueError(f"goes with `vocabulary: {kind}`, but `vocabulary` is {given}: leave out one of the two")
-        return value
-
-    @model_validator(mode="after")
-    def _columns_agree(self) -> Dataset:
-        if self.format == "tsv" and self.columns is None:
-            raise ValueError("format tsv has no header: `columns` must list its columns in order")
-        if self.synthetic is not None and self.raw is not None:
-            raise ValueError("`synthetic` makes the logs and `raw` names a file of them: give one of the two")
-        if not self.integer_columns and not self.categorical_columns:
-            raise ValueError("no features: give `integer_columns` or `categorical_columns`")
-        if self.vocabulary != "threshold" and not self.categorical_columns:
-            raise ValueError(f"`vocabulary: {self.vocabulary}` is for `categorical_columns`, and there are none")
-        if not self.labels:
-            raise ValueError(f"`labels` is empty: give a label for at least one of {', '.join(TASKS)}")
-        used = [*self.integer_columns, *self.categorical_columns]
-        for name in used:
-            if used.count(name) > 1:
-                raise ValueError(f"column {name!r} is used more than once as a feature")
-        labels = [label.column for label in self.labels.values()]
-        for name in [*labels, *([self.time_column] if self.time_column else [])]:
-            if name in used:
-                raise ValueError(f"column {name!r} is a label or the time, so it cannot be a feature")
-        if self.columns is not None:
-            for name in self.columns:
-                if self.columns.count(name) > 1:
-                    raise ValueError(f"column {name!r} is in `columns` more than once")
-            for name in [*used, *labels, *([self.time_column] if self.time_column else [])]:
-                if name not in self.columns:
-                    raise ValueError(f"column {name!r} is not in `columns`{_did_you_mean(name, self.columns)}")
-        return self
-
-
-class TrainingGrid(_Section):
+class TrainingGrid(Section):
     """Settings of training; where a list is given, validation loss chooses among its values."""
 
-    optimizer: _OneOrMore[OptimizerName]
-    learning_rate: _OneOrMore[_Finite]
+    optimizer: OneOrMore[OptimizerName]
+    learning_rate: OneOrMore[Finite]
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    batch_size: _OneOrMore[_Count]
-    epochs: _OneOrMore[_Finite]
-    model: _OneOrMore[ModelName] = ("mlp",)
+    batch_size: OneOrMore[Count]
+    epochs: OneOrMore[Finite]
+    model: OneOrMore[ModelName] = ("mlp",)
 
 
 class PrivateGrid(TrainingGrid):
@@ -161,20 +50,20 @@ class PrivateGrid(TrainingGrid):
     the ``clip_quantile`` of the gradient norms: a high one, for rare labels have the long gradients.
     A ``sampler`` is paid for as what it is: shuffled batches get no amplification by sampling."""
 
-    sampler: _OneOrMore[SamplerName] = ("poisson",)
-    l2_clip_norm: _OneOrMore[_Finite]
-    clipping: _OneOrMore[ClippingName] = ("fixed",)
-    clip_quantile: _OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
-    microbatch_size: _OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = (1,)
+    sampler: OneOrMore[SamplerName] = ("poisson",)
+    l2_clip_norm: OneOrMore[Finite]
+    clipping: OneOrMore[ClippingName] = ("fixed",)
+    clip_quantile: OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
+    microbatch_size: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = (1,)
     sensitivity: SensitivityName = "proven"
 
 
-class TaskGrid(_Section):
+class TaskGrid(Section):
     non_private: TrainingGrid
     dp_sgd: PrivateGrid
 
 
-class Grids(_Section):
+class Grids(Section):
     """What one pipeline trains under one profile.
 
     ``search: all`` tries every private setting with every seed. ``random`` draws the number of trainings,
@@ -182,47 +71,47 @@ class Grids(_Section):
     says, and not what all of them cost together.
     """
 
-    epsilons: _Distinct[_Finite]
-    seeds: _Count
+    epsilons: Distinct[Finite]
+    seeds: Count
     search: Literal["all", "random"] = "all"
     tasks: dict[TaskName, TaskGrid]
 
 
-class Pipeline(_Section):
+class Pipeline(Section):
     title: str
     datasets: Annotated[dict[TaskName, str], Field(min_length=1)]
     randomness: Literal["seeded", "secret"] = "seeded"
     # How many examples are made up for the audit and put into the training data, each by the toss of a coin.
     canaries: Annotated[int, Field(ge=0, le=10**6)] = 0
-    grids: _Some[Grids]
-    paper: dict[TaskName, dict[_Finite, float]] = {}
+    grids: Some[Grids]
+    paper: dict[TaskName, dict[Finite, float]] = Field(default={})
 
 
-class Profile(_Section):
+class Profile(Section):
     """How large everything is."""
 
     description: str = ""
-    synthetic_rows: Annotated[_Count, Field(ge=1000)]
-    min_count: _Count
-    hidden_layers: _Items[_Count]
-    cross_layers: _Count = 3
-    interaction_dimension: _Count = 16
-    evaluations: _Count = 5
+    synthetic_rows: Annotated[Count, Field(ge=1000)]
+    min_count: Count
+    hidden_layers: Items[Count]
+    cross_layers: Count = 3
+    interaction_dimension: Count = 16
+    evaluations: Count = 5
 
 
-class Hardware(_Section):
+class Hardware(Section):
     """What training runs on. It changes results by no more than rounding, so it is no part of a trial."""
 
-    devices: Literal["all"] | _Count = "all"
+    devices: Literal["all"] | Count = "all"
     tables: Literal["replicated", "row_sharded"] = "replicated"
-    physical_batch_size: Literal["auto"] | _Count = "auto"
+    physical_batch_size: Literal["auto"] | Count = "auto"
 
 
-class Config(_Section):
+class Config(Section):
     hardware: Hardware = Hardware()
-    datasets: _Some[Dataset]
-    profiles: _Some[Profile]
-    pipelines: _Some[Pipeline]
+    datasets: Some[Dataset]
+    profiles: Some[Profile]
+    pipelines: Some[Pipeline]
 
     def dataset(self, name: str) -> Dataset:
         return _lookup("dataset", name, self.datasets)
@@ -279,7 +168,7 @@ def _contradictions(config: Config) -> Iterator[Problem]:
         for task, dataset in pipeline.datasets.items():
             key = ("pipelines", name, "datasets", task)
             if dataset not in config.datasets:
-                hint = _did_you_mean(dataset, config.datasets)
+                hint = did_you_mean(dataset, config.datasets)
                 yield key, f"no dataset is called {dataset!r}{hint}; there are: {', '.join(config.datasets)}"
             elif task not in config.datasets[dataset].labels:
                 has = ", ".join(config.datasets[dataset].labels)
@@ -287,7 +176,7 @@ def _contradictions(config: Config) -> Iterator[Problem]:
         for profile, grids in pipeline.grids.items():
             grid_key = ("pipelines", name, "grids", profile)
             if profile not in config.profiles:
-                hint = _did_you_mean(profile, config.profiles)
+                hint = did_you_mean(profile, config.profiles)
                 yield grid_key, f"no profile is called {profile!r}{hint}; there are: {', '.join(config.profiles)}"
                 continue
             for task in pipeline.datasets:
@@ -323,7 +212,7 @@ def _explain(detail: Any) -> Problem:
     value = detail["input"]
     if kind == "extra_forbidden":
         allowed = _allowed_keys(key[:-1])
-        return key, f"unknown key{_did_you_mean(str(key[-1]), allowed)}; allowed here: {', '.join(allowed)}"
+        return key, f"unknown key{did_you_mean(str(key[-1]), allowed)}; allowed here: {', '.join(allowed)}"
     if kind == "value_error":
         return key, str(detail["ctx"]["error"])
     got = "got nothing" if value is None else f"got {reprlib.repr(value)}"
@@ -365,13 +254,8 @@ def _allowed_keys(key: tuple[Any, ...]) -> list[str]:
     return list(section.model_fields)
 
 
-def _did_you_mean(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
 def _lookup(kind: str, name: str, known: dict[str, _T]) -> _T:
     if name not in known:
-        hint = _did_you_mean(name, known)
+        hint = did_you_mean(name, known)
         raise UserError(f"no {kind} is called {name!r}{hint}; there are: {', '.join(known)}")
     return known[name]

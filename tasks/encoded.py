@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.config import SPLIT_FRACTIONS
+from tasks.descriptions import SPLIT_FRACTIONS
 from tasks.errors import UserError
 from tasks.home import read_json
 

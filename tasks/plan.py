@@ -13,7 +13,8 @@ import numpy as np
 
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
-from tasks.config import Config, ModelName, PrivateGrid, Profile, TaskName, TrainingGrid, load_config
+from tasks.config import Config, ModelName, PrivateGrid, Profile, TrainingGrid, load_config
+from tasks.descriptions import TaskName
 from tasks.encoded import Prepared, open_prepared, vocabulary_release
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, short_hash, write_json

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from dask.callbacks import Callback
 
-from tasks.config import SPLIT_FRACTIONS, Dataset, Label
+from tasks.descriptions import SPLIT_FRACTIONS, Dataset, Label
 from tasks.encoded import allocate, array_files, digest, fingerprint, write_rows
 from tasks.errors import UserError
 from tasks.home import home, read_json, short_hash, whole_directory, write_json

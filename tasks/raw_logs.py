@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tasks.config import Dataset
+from tasks.descriptions import Dataset
 from tasks.errors import UserError
 
 _COMPRESSED = {

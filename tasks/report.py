@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tasks.audit import audit
 from tasks.budget import epsilon_of, selected_epsilon_of
-from tasks.config import TASKS, TaskName, load_config
+from tasks.config import load_config
+from tasks.descriptions import TASKS, TaskName
 from tasks.errors import UserError
 from tasks.home import home, point_latest_at, read_json, whole_directory, write_text
 from tasks.plan import read_plan

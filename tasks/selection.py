@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.config import TASKS, Config, TaskName
+from tasks.config import Config
+from tasks.descriptions import TASKS, TaskName
 from tasks.errors import UserError
 
 

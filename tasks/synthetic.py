@@ -31,7 +31,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from tasks.config import SPLIT_FRACTIONS
+from tasks.descriptions import SPLIT_FRACTIONS
 from tasks.errors import UserError
 from tasks.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.progress import Ticker, say

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tasks.config import TaskName, load_config
+from tasks.config import load_config
+from tasks.descriptions import TaskName
 from tasks.encoded import open_prepared
 from tasks.trial import Trial
 

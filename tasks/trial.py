@@ -7,15 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config import (
-    ClippingName,
-    MechanismName,
-    ModelName,
-    OptimizerName,
-    SamplerName,
-    SensitivityName,
-    TaskName,
-)
+from tasks.config import ClippingName, MechanismName, ModelName, OptimizerName, SamplerName, SensitivityName
+from tasks.descriptions import TaskName
 from tasks.home import home, short_hash
 
 # Raised when the training code changes what a trial's numbers would be, so that old ones are not found.

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
-from tasks.config import Dataset
+from tasks.descriptions import Dataset
 from tasks.progress import say
 
 DEFAULT_BUCKETS = 10_000

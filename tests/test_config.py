@@ -14,7 +14,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tasks.config import TASKS, Config, Dataset, config_path, load_config
+from tasks.config import Config, config_path, load_config
+from tasks.descriptions import TASKS, Dataset
 from tasks.errors import UserError
 from tasks.home import CHECKOUT
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import prepare as prepare_module
-from tasks.config import Dataset
+from tasks.descriptions import Dataset
 from tasks.encoded import open_prepared
 from tasks.errors import UserError
 from tasks.prepare import prepare

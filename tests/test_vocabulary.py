@@ -16,7 +16,7 @@ from scipy import stats
 
 from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
 from tasks import prepare as prepare_module
-from tasks.config import Dataset
+from tasks.descriptions import Dataset
 from tasks.encoded import open_prepared
 from tasks.prepare import prepare
 from tasks.vocabulary import Buckets, Vocabulary, chosen, stable_hash

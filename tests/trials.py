@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import Dataset, Label
+from tasks.descriptions import Dataset, Label
 from tasks.encoded import Prepared, open_prepared
 from tasks.prepare import prepare
 from tasks.trial import Trial
