@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ from tasks.selection import select
 from tasks.synthetic import generate
 
 
-def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> Path:
-    """The raw log of a dataset: the file that was given, or a synthetic one, made if need be."""
+def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> Sequence[str | Path]:
+    """The raw log of a dataset: the files that were given, or a synthetic one, made if need be."""
     dataset = config.dataset(name)
     if dataset.synthetic is not None:
         rows = config.profile(profile).synthetic_rows
-        return generate(dataset.synthetic.kind, rows, dataset.synthetic.seed)
-    return Path(raw or dataset.raw or "")
+        return [generate(dataset.synthetic.kind, rows, dataset.synthetic.seed)]
+    return [raw] if raw else dataset.raw or ()
 
 
 def prepare_datasets(options: Mapping[str, Any]) -> list[dict[str, str]]:

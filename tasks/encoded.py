@@ -1,18 +1,20 @@
 """The prepared data on disk: one .npy file for each kind of column and split, described by ``schema.json``.
 
-Preparation writes the arrays a range of rows at a time; training maps them into memory.
+Rows are in the order of time. Preparation writes a range of them at a time; training maps the arrays into memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.descriptions import SPLIT_FRACTIONS
 from tasks.errors import UserError
@@ -20,6 +22,8 @@ from tasks.home import read_json
 
 if TYPE_CHECKING:
     from dp_core.mechanism import VocabularyRelease
+
+_TOKENS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Prepared:
     splits: dict[str, dict[str, Any]]
     split_by: str
     source: dict[str, Any]
+    statistics: dict[str, Any]
     ceiling: Any
     fingerprint: str
 
@@ -126,6 +131,7 @@ def open_prepared(path: Path) -> Prepared:
             splits={name: schema["splits"][name] for name in SPLIT_FRACTIONS},
             split_by=schema["split_by"],
             source=schema["source"],
+            statistics=schema["statistics"],
             ceiling=schema["ceiling"],
             fingerprint=schema["fingerprint"],
         )
@@ -151,46 +157,99 @@ def vocabulary_release(prepared: Prepared) -> VocabularyRelease | None:
     return VocabularyRelease(*(prepared.vocabulary[name] for name in VocabularyRelease._fields))
 
 
-def array_files(folder: Path, tasks: Iterable[str]) -> list[Path]:
-    """The files of a split's folder, in a fixed order."""
-    labels = [f"label_{task}.npy" for task in sorted(tasks)]
-    return [folder / name for name in ["integers.npy", "categoricals.npy", *labels]]
+class Layout(NamedTuple):
+    """The files of encoded rows: a folder with one folder for each split, in the order of time.
 
-
-def allocate(folder: Path, rows: int, integers: int, categoricals: int, tasks: Iterable[str]) -> None:
-    """Makes a split's folder with every file's header and full size, for ``write_rows`` to fill."""
-    folder.mkdir()
-    for path in array_files(folder, tasks):
-        columns = {"integers": (integers,), "categoricals": (categoricals,)}.get(path.stem, ())
-        descr = "<i4" if path.stem == "categoricals" else "<f4"
-        header = {"descr": descr, "fortran_order": False, "shape": (rows, *columns)}
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            file.truncate(file.tell() + 4 * rows * int(np.prod(columns)))
-
-
-def write_rows(path: Path, first_row: int, rows: np.ndarray) -> None:
-    """Writes rows into an allocated file; ranges that do not overlap may be written at the same time.
-
-    A plain write, because on a full disk it fails, where a write through a memory map ends the process.
+    Preparation counts rows from the first one of the first split on.
     """
-    with path.open("r+b") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        file.seek(first_row * rows.nbytes // len(rows), 1)
-        rows.tofile(file)
+
+    folder: Path
+    splits: tuple[tuple[str, int], ...]
+    integers: int
+    categoricals: int
+    tasks: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.splits)
+
+    @property
+    def arrays(self) -> list[str]:
+        """The names of a split's files, in a fixed order."""
+        return ["integers", "categoricals", *(f"label_{task}" for task in sorted(self.tasks))]
+
+    def shape(self, array: str) -> tuple[int, ...]:
+        """Of one row."""
+        return {"integers": (self.integers,), "categoricals": (self.categoricals,)}.get(array, ())
+
+    def dtype(self, array: str) -> np.dtype[Any]:
+        return np.dtype("<i4" if array == "categoricals" else "<f4")
+
+    def allocate(self) -> None:
+        """Makes every file with its header and its full size, for ``write`` to fill."""
+        for name, rows in self.splits:
+            (self.folder / name).mkdir(parents=True)
+            for array in self.arrays:
+                header = {"descr": self.dtype(array).str, "fortran_order": False, "shape": (rows, *self.shape(array))}
+                with (self.folder / name / f"{array}.npy").open("wb") as file:
+                    np.lib.format.write_array_header_1_0(file, header)
+                    file.truncate(file.tell() + rows * self._row_bytes(array))
+
+    def write(self, array: str, first_row: int, rows: np.ndarray) -> None:
+        """Writes rows into the allocated files; ranges that do not overlap may be written at the same time.
+
+        A plain write, because on a full disk it fails, where a write through a memory map ends the process.
+        """
+        for name, start, stop, at in self._pieces(first_row, first_row + len(rows)):
+            with (self.folder / name / f"{array}.npy").open("r+b") as file:
+                _skip_header(file)
+                file.seek(start * self._row_bytes(array), 1)
+                rows[at : at + stop - start].astype(self.dtype(array), copy=False).tofile(file)
+
+    def read(self, array: str, first_row: int, last_row: int) -> np.ndarray:
+        """A copy of a range of rows."""
+        rows = np.empty((last_row - first_row, *self.shape(array)), self.dtype(array))
+        for name, start, stop, at in self._pieces(first_row, last_row):
+            with (self.folder / name / f"{array}.npy").open("rb") as file:
+                _skip_header(file)
+                file.seek(start * self._row_bytes(array), 1)
+                items = (stop - start) * int(np.prod(self.shape(array)))
+                rows[at : at + stop - start] = np.fromfile(file, self.dtype(array), items).reshape(
+                    -1, *self.shape(array)
+                )
+        return rows
+
+    def ranges(self, size: int) -> list[tuple[str, int, int]]:
+        """Ranges of at most so many rows, none of which is in two splits: the split, the first row and the last."""
+        found, before = [], 0
+        for name, rows in self.splits:
+            found += [(name, before + i, before + min(i + size, rows)) for i in range(0, rows, size)]
+            before += rows
+        return found
+
+    def _row_bytes(self, array: str) -> int:
+        return 4 * int(np.prod(self.shape(array)))
+
+    def _pieces(self, first_row: int, last_row: int) -> Iterator[tuple[str, int, int, int]]:
+        """What of a range is in which split: its name, the rows there, and where the piece begins in the range."""
+        before = 0
+        for name, rows in self.splits:
+            start, stop = max(first_row, before), min(last_row, before + rows)
+            if start < stop:
+                yield name, start - before, stop - before, start - first_row
+            before += rows
 
 
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+def _skip_header(file: Any) -> None:
+    np.lib.format.read_magic(file)
+    np.lib.format.read_array_header_1_0(file)
 
 
-def fingerprint(meaning: Any, vocabulary: Iterable[list[str]], digests: list[str]) -> str:
+def fingerprint(meaning: Any, vocabulary: Iterable[pa.Array], digests: list[str]) -> str:
     """Equal for equal arrays with equal tokens and equal meaning, however they were made."""
     state = hashlib.blake2b(json.dumps([meaning, digests], sort_keys=True).encode(), digest_size=16)
-    for column in vocabulary:
-        tokens = [token.encode() for token in column]
-        state.update(np.array([len(token) for token in tokens], "<i8").tobytes())
-        state.update(b"".join(tokens))
+    for tokens in vocabulary:
+        state.update(pc.binary_length(tokens).cast(pa.int64()).to_numpy().astype("<i8").tobytes())
+        for chunk in range(0, len(tokens), _TOKENS_AT_ONCE):
+            state.update("".join(tokens.slice(chunk, _TOKENS_AT_ONCE).to_pylist()).encode())
     return state.hexdigest()

@@ -34,18 +34,25 @@ def short_hash(value: Any, length: int = 16) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=32).hexdigest()[:length]
 
 
+@contextlib.contextmanager
+def whole_file(final: Path) -> Iterator[Path]:
+    """Yields a path beside ``final`` whose file becomes it if the block ends well, and else is deleted."""
+    descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a file under a temporary name and renames it, so that no reader sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

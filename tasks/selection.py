@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tasks.config import Config
 from tasks.descriptions import TASKS, TaskName
 from tasks.errors import UserError
+from tasks.raw_files import find_files
 
 
 class Selection(NamedTuple):
@@ -88,15 +89,21 @@ def _checked_raw(config: Config, datasets: Mapping[TaskName, str], raw: str | No
                 f"dataset {names[0]!r} is synthetic and makes its own logs: with RAW, also choose a DATASET "
                 f"that describes your file, one of: {', '.join(_real_datasets(config))}"
             )
-        if not Path(raw).is_file():
-            raise UserError(f"RAW: there is no file {raw}")
-        return str(Path(raw).resolve())
+        try:
+            find_files([raw])
+        except UserError as error:
+            raise UserError(f"RAW: {error}") from None
+        # A pattern is resolved when it is read: Airflow's tasks run in another folder.
+        return str(Path(raw).expanduser().absolute())
     for name in names:
         dataset = config.dataset(name)
         if dataset.synthetic is None and dataset.raw is None:
             raise UserError(f"dataset {name!r} needs its raw file: give RAW=path, or `datasets.{name}.raw` in the YAML")
-        if dataset.raw is not None and not Path(dataset.raw).is_file():
-            raise UserError(f"datasets.{name}.raw: there is no file {dataset.raw}")
+        if dataset.raw is not None:
+            try:
+                find_files(dataset.raw)
+            except UserError as error:
+                raise UserError(f"datasets.{name}.raw: {error}") from None
     return None
 
 

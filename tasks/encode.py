@@ -1,0 +1,167 @@
+"""From parsed blocks to encoded rows in the order of time.
+
+Rows that an earlier preparation encoded in the same way are copied. Where blocks follow each other in time, every
+block writes its rows to their places; else rows are encoded block by block, and then brought into order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import dask
+import numpy as np
+
+from tasks.chronology import cut_at, is_in_order
+from tasks.descriptions import Dataset
+from tasks.earlier_rows import ROWS_OF_A_COPY, EarlierRows, copy_rows
+from tasks.encoded import Layout
+from tasks.following_events import count_following
+from tasks.parallel import Phase
+from tasks.parsed_blocks import ParsedBlock
+from tasks.parts import Part
+from tasks.statistics import DAY_SECONDS, UNITS_PER_SECOND, added_days, label_sums_by_day
+from tasks.vocabulary import Encoder
+
+_ROWS_OF_A_MERGE = 1 << 17
+
+
+def encode_rows(
+    parts: Sequence[Part], encoder: Encoder, layout: Layout, *, earlier: EarlierRows | None, scratch: Path
+) -> dict[int, list[float]]:
+    """Writes the arrays of a layout; returns the labels by day, if rows have times."""
+    dataset, unit = parts[0].dataset, parts[0].summary["time_unit"]
+    layout.allocate()
+    done = _copy(earlier.layout, layout) if earlier else 0
+    blocks = [block for part in parts[earlier.parts if earlier else 0 :] for block in part.blocks()]
+    labels = _following_labels(dataset, parts, unit, scratch)
+    times = [block.times() for block in blocks] if dataset.time_column else []
+    if is_in_order(times):
+        days = _encode_blocks(blocks, encoder, labels, unit, layout, done)
+    else:
+        unsorted = layout._replace(folder=scratch, splits=(("all", layout.rows - done),))
+        unsorted.allocate()
+        days = _encode_blocks(blocks, encoder, labels, unit, unsorted, 0)
+        _sort(blocks, times, unsorted, layout, done)
+    return added_days([*days, *([earlier.by_day] if earlier else [])])
+
+
+def _copy(source: Layout, layout: Layout) -> int:
+    """Takes over the rows of an earlier preparation; returns how many."""
+    phase, ranges = Phase("copy"), source.ranges(ROWS_OF_A_COPY)
+    phase.compute(
+        [dask.delayed(copy_rows)(source, layout, first, last) for _, first, last in ranges],
+        [last - first for _, first, last in ranges],
+    )
+    phase.done(source.rows)
+    return source.rows
+
+
+def _encode_blocks(
+    blocks: Sequence[ParsedBlock],
+    encoder: Encoder,
+    labels: dict[Path, list[Path]],
+    time_unit: str,
+    layout: Layout,
+    first_row: int,
+) -> list[dict[int, list[float]]]:
+    phase, sizes = Phase("encode"), [block.rows for block in blocks]
+    days = phase.compute(
+        [
+            dask.delayed(_encode_block)(block, encoder, layout, first, labels.get(block.file, []), time_unit)
+            for block, first in zip(blocks, itertools.accumulate(sizes[:-1], initial=first_row), strict=True)
+        ],
+        sizes,
+    )
+    phase.done(sum(sizes))
+    return days
+
+
+def _following_labels(dataset: Dataset, parts: Sequence[Part], time_unit: str, folder: Path) -> dict[Path, list[Path]]:
+    """For each block, for each kind of events that labels count, the file of its rows' counts."""
+    blocks = [block for part in parts for block in part.all_blocks()]
+    files: dict[Path, list[Path]] = {block.file: [] for block in blocks}
+    for number, events in enumerate(dataset.following):
+        phase, scratch = Phase("labels"), folder / f"following {number}"
+        scratch.mkdir()
+        counts = [scratch / f"{i}.npy" for i in range(len(blocks))]
+        count_following(
+            [block.following_rows(number) for block in blocks],
+            [block.following_events(number) for block in blocks],
+            counts,
+            window=events.within_days * DAY_SECONDS * UNITS_PER_SECOND[time_unit],
+            scratch=scratch,
+            compute=phase.compute,
+        )
+        phase.done(sum(block.rows for block in blocks))
+        for block, file in zip(blocks, counts, strict=True):
+            files[block.file].append(file)
+    return files
+
+
+def _sort(blocks: list[ParsedBlock], times: list[np.ndarray], unsorted: Layout, layout: Layout, first_row: int) -> None:
+    """Brings rows that were encoded block by block into the order of time, from a row on."""
+    phase = Phase("sort")
+    edges = [*range(0, unsorted.rows, _ROWS_OF_A_MERGE), unsorted.rows]
+    cuts = [cut_at(times, edge) for edge in edges]
+    starts = np.cumsum([0, *(block.rows for block in blocks[:-1])])
+    phase.compute(
+        [
+            dask.delayed(_merge_range)(_pieces(blocks, starts, *pair), unsorted, layout, first_row + edge)
+            for edge, pair in zip(edges, itertools.pairwise(cuts), strict=False)
+        ],
+        np.diff(edges).tolist(),
+    )
+    phase.done(unsorted.rows)
+
+
+def _encode_block(
+    block: ParsedBlock, encoder: Encoder, layout: Layout, first_row: int, counts: list[Path], time_unit: str
+) -> dict[int, list[float]]:
+    """Writes a block's rows into the arrays from a row on; returns its labels by day."""
+    batch, dataset = block.load(), block.dataset
+    integers = np.empty((block.rows, layout.integers), np.float32)
+    for position in range(layout.integers):
+        integers[:, position] = batch.column(f"integer {position}").to_numpy()
+    layout.write("integers", first_row, integers)
+    categoricals = np.empty((block.rows, layout.categoricals), np.int32)
+    for position, (indices, dictionary) in enumerate(block.tokens()):
+        categoricals[:, position] = encoder.ids(position, dictionary)[indices]
+    layout.write("categoricals", first_row, categoricals)
+    labels = {}
+    for task, label in dataset.labels.items():
+        if label.following is None:
+            labels[task] = batch.column(f"label {task}").to_numpy()
+        else:
+            values = np.load(counts[dataset.following.index(label.following)])
+            labels[task] = values if label.kind == "count" else (values > 0).astype(np.float32)
+        layout.write(f"label_{task}", first_row, labels[task])
+    return label_sums_by_day(block.times(), time_unit, labels) if dataset.time_column else {}
+
+
+class _Piece(NamedTuple):
+    """Some rows of a block that lie between two cuts, and where they are in the unsorted arrays."""
+
+    block: ParsedBlock
+    low: int
+    high: int
+    start: int
+
+
+def _pieces(blocks: list[ParsedBlock], starts: np.ndarray, before: np.ndarray, after: np.ndarray) -> list[_Piece]:
+    return [
+        _Piece(block, int(low), int(high), int(start + low))
+        for block, start, low, high in zip(blocks, starts, before, after, strict=True)
+        if high > low
+    ]
+
+
+def _merge_range(pieces: list[_Piece], unsorted: Layout, layout: Layout, first_row: int) -> None:
+    """Writes the rows between two cuts in the order of time."""
+    times = np.concatenate([piece.block.times()[piece.low : piece.high] for piece in pieces])
+    order = np.argsort(times, kind="stable")
+    for array in layout.arrays:
+        rows = [unsorted.read(array, piece.start, piece.start + piece.high - piece.low) for piece in pieces]
+        layout.write(array, first_row, np.concatenate(rows)[order])

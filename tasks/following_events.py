@@ -1,0 +1,208 @@
+"""Labels that count the events that followed a row: same user, say, no earlier than the row, within a window.
+
+The rows and the events of a key are anywhere in a log that does not fit into memory. So every block of the log is
+written sorted by key, and the keys are cut into ranges, *groups*: what one group needs is a slice of each block's
+files. A first round of Dask tasks counts, group by group; a second one brings each block's counts into its order.
+Memory holds the groups in flight. Tasks may run twice, even at the same time: a file appears whole, and is the same
+whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import dask
+import numpy as np
+import pyarrow as pa
+
+_KEYS = 2**64
+_LAST_TIME = 2**63 - 1
+
+
+def write_rows(path: Path, keys: np.ndarray, times: np.ndarray) -> None:
+    """Writes the rows of a block whose label is wanted: what they share with their events, hashed, and their time.
+
+    Keys are uint64 and evenly spread, because groups are ranges of them. Times are int64 or finite float64.
+    """
+    order = np.argsort(keys)
+    _write_block(path, {"key": keys[order], "time": times[order], "place": order})
+
+
+def write_events(path: Path, keys: np.ndarray, events: np.ndarray, times: np.ndarray) -> None:
+    """Writes the events that the rows of a block carry: keys and times as of rows, and a uint64 id of the event."""
+    kept = _earliest(keys, events, times)
+    _write_block(path, {"key": keys[kept], "event": events[kept], "time": times[kept]})
+
+
+def count_following(
+    rows: Sequence[Path],
+    events: Sequence[Path],
+    counts: Sequence[Path],
+    *,
+    window: float,
+    scratch: Path,
+    compute: Callable[[list[Any]], list[Any]],
+    group_size: int = 1_000_000,
+) -> None:
+    """Counts for every row the distinct events of its key with 0 ≤ event time - row time ≤ ``window``.
+
+    An event that comes with several times under a key counts once, by the earliest. Times are compared exactly.
+    ``counts[i]`` becomes an .npy file of float32, in the order that ``write_rows`` was given for block i.
+    ``compute`` runs Dask tasks. A task holds about ``group_size`` rows and events; a key is never divided.
+    """
+    if not window >= 0:
+        raise ValueError(f"the window must be 0 or more, not {window}")
+    if not len(rows) == len(events) == len(counts):
+        raise ValueError(f"{len(rows)} files of rows, {len(events)} of events and {len(counts)} of counts")
+    if not rows:
+        return
+    total = _check_times([*rows, *events])
+    groups = max(1, -(-total // group_size))
+    edges = [group * _KEYS // groups for group in range(groups + 1)]
+    # A folder of its own for each call: a task of an earlier one that runs on after an error finds it gone.
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="following-", ignore_cleanup_errors=True) as folder:
+        files = [Path(folder) / str(group) for group in range(groups)]
+        # One node of the graph for all paths: in every task of their own they would make it quadratic.
+        paths = dask.delayed((list(rows), list(events)), traverse=False)
+        compute(
+            [
+                dask.delayed(_count_group)(paths, edges[group], edges[group + 1] - 1, window, file)
+                for group, file in enumerate(files)
+            ]
+        )
+        saved = dask.delayed(files, traverse=False)
+        blocks = enumerate(zip(rows, counts, strict=True))
+        compute([dask.delayed(_write_counts)(saved, block, *of_block) for block, of_block in blocks])
+
+
+def _earliest(keys: np.ndarray, events: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Where each event of a key comes with its earliest time, in the order of keys."""
+    order = np.lexsort((times, events, keys))
+    keys, events = keys[order], events[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (keys[1:] != keys[:-1]) | (events[1:] != events[:-1])
+    return order[first]
+
+
+def _write_block(path: Path, columns: dict[str, np.ndarray]) -> None:
+    for name in columns.keys() & {"key", "event"}:
+        if columns[name].dtype != np.uint64:
+            raise ValueError(f"{path}: {name}s must be uint64, not {columns[name].dtype}")
+    if columns["time"].dtype not in (np.int64, np.float64):
+        raise ValueError(f"{path}: times must be int64 or float64, not {columns['time'].dtype}")
+    if not np.isfinite(columns["time"]).all():
+        raise ValueError(f"{path}: a time is not a finite number")
+    batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
+    with _whole_file(path) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _mapped(path: Path) -> pa.RecordBatch:
+    # Every group opens every block: reading the few columns in threads of Arrow's would take longer.
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    return pa.ipc.open_file(pa.memory_map(str(path)), options=options).get_batch(0)
+
+
+def _check_times(paths: list[Path]) -> int:
+    """The number of rows and events. Whole and other times do not go together: one of them would be rounded."""
+    total, kinds = 0, {}
+    for path in paths:
+        batch = _mapped(path)
+        total += batch.num_rows
+        kinds[str(batch["time"].type)] = path
+    if len(kinds) > 1:
+        raise ValueError("times of more than one type: " + ", ".join(f"{kinds[kind]} has {kind}" for kind in kinds))
+    return total
+
+
+def _slices(paths: list[Path], first_key: int, last_key: int, *names: str) -> Iterator[list[np.ndarray]]:
+    """Columns of each block, of the keys from the first to the last, which is included."""
+    for path in paths:
+        batch = _mapped(path)
+        keys = batch["key"].to_numpy()
+        begin, end = np.searchsorted(keys, np.uint64(first_key)), np.searchsorted(keys, np.uint64(last_key), "right")
+        # Copied, so that no more than one file is mapped at a time.
+        yield [batch[name].to_numpy()[begin:end].copy() for name in names]
+
+
+def _count_group(paths: tuple[list[Path], list[Path]], first_key: int, last_key: int, window: float, to: Path) -> None:
+    """Writes the counts of a group's rows, block after block, behind the places where each block's begin and end."""
+    row_paths, event_paths = paths
+    rows = list(_slices(row_paths, first_key, last_key, "key", "time"))
+    ends = np.cumsum([len(rows) + 1, *(len(keys) for keys, _ in rows)])
+    row_keys, row_times = map(np.concatenate, zip(*rows, strict=True))
+    del rows
+    columns = zip(*_slices(event_paths, first_key, last_key, "key", "event", "time"), strict=True)
+    keys, events, times = map(np.concatenate, columns)
+    kept = _earliest(keys, events, times)
+    counts = _count(row_keys, row_times, keys[kept], times[kept], window)
+    with _whole_file(to) as file:
+        np.concatenate([ends, counts]).tofile(file)
+
+
+def _count(
+    row_keys: np.ndarray, row_times: np.ndarray, keys: np.ndarray, times: np.ndarray, window: float
+) -> np.ndarray:
+    """How many of the events, by their keys and times, followed each row."""
+    counts = np.zeros(len(row_keys), np.int64)
+    if not len(keys):
+        return counts
+    known, key_ranks = np.unique(keys, return_inverse=True)
+    moments, time_ranks = np.unique(times, return_inverse=True)
+    # A pair of key and time as one number, by ranks instead of values: exact, and in the order of pairs.
+    stride = len(moments) + 1
+    pairs = np.sort(key_ranks * stride + time_ranks)
+
+    key_ranks = np.searchsorted(known, row_keys)
+    rows = np.flatnonzero(known[np.minimum(key_ranks, len(known) - 1)] == row_keys)
+    lowest, starts = key_ranks[rows] * stride, row_times[rows]
+    before = np.searchsorted(pairs, lowest + np.searchsorted(moments, starts))
+    until = np.searchsorted(pairs, lowest + np.searchsorted(moments, _last_times(starts, window), "right"))
+    counts[rows] = until - before
+    return counts
+
+
+def _last_times(times: np.ndarray, window: float) -> np.ndarray:
+    """The last time of its type that is inside the window of each time."""
+    if times.dtype == np.int64:
+        # Modulo 2**64, in which the distance of any two times has room, and no sum goes beyond the last time.
+        until_last = np.uint64(_LAST_TIME) - times.view(np.uint64)
+        return times + np.minimum(until_last, np.uint64(min(window, _KEYS - 1))).view(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = times + float(window)
+        # What rounding took off the sum is itself a float64 (Knuth's TwoSum): negative where it was rounded up.
+        added = sums - times
+        taken_off = (times - (sums - added)) + (window - added)
+        return np.where(taken_off < 0, np.nextafter(sums, -np.inf), sums)
+
+
+def _write_counts(groups: list[Path], block: int, rows: Path, to: Path) -> None:
+    """Brings a block's counts from all groups into the order in which its rows were given."""
+    slices = []
+    for path in groups:
+        begin, end = np.fromfile(path, np.int64, 2, offset=8 * block)
+        slices.append(np.fromfile(path, np.int64, end - begin, offset=8 * begin))
+    place = _mapped(rows)["place"].to_numpy()
+    counts = np.empty(len(place), np.float32)
+    counts[place] = np.concatenate(slices)
+    with _whole_file(to) as file:
+        np.save(file, counts)
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write under a name of its own, which takes the place of ``path`` if the block ends well."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,137 @@
+"""Dask tasks, run on this machine's threads, or on the cluster at ``DASK_SCHEDULER_ADDRESS``; the same tasks on both.
+
+Every task writes files of its own or its own range of a file, and writes the same when it is run again. So a cluster
+may repeat what a lost worker did. It needs to see the same folders as we do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import dask.system
+from dask.callbacks import Callback
+
+from tasks.errors import UserError
+from tasks.progress import Ticker, format_seconds, say
+
+_WAIT_SECONDS = 60
+
+
+@contextlib.contextmanager
+def workers() -> Iterator[None]:
+    """Where tasks run until the end of the block, which comes only when none is at work any more.
+
+    After an error Dask leaves running tasks alone, and they would still write into a folder that is being deleted.
+    """
+    address = dask.config.get("scheduler-address", None)
+    if address is None:
+        if dask.config.get("scheduler", "threads") not in ("threads", "threading"):
+            yield
+            return
+        count = dask.config.get("num_workers", None) or dask.system.CPU_COUNT
+        with ThreadPoolExecutor(count) as pool, dask.config.set(pool=pool):
+            yield
+        return
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout="30s", set_as_default=True)
+    except OSError as error:
+        raise UserError(f"no Dask scheduler answers at DASK_SCHEDULER_ADDRESS={address}: {error}") from None
+    with client:
+        cluster = client.scheduler_info()["workers"]
+        say(f"{len(cluster)} Dask workers at {address}")
+        yield
+
+
+class Phase:
+    """One phase of the work: runs its tasks and says how far and how fast they are."""
+
+    def __init__(self, name: str, unit: str = "rows") -> None:
+        self._name, self._unit = name, unit
+        self._begun = time.monotonic()
+
+    def compute(
+        self,
+        tasks: Sequence[Any],
+        sizes: Sequence[float] | None = None,
+        rows_of: Callable[[Any], int] | None = None,
+    ) -> list[Any]:
+        """The results of some ``dask.delayed`` calls.
+
+        The size of each, in the phase's unit, measures progress; ``rows_of`` tells from a result how many rows it was.
+        """
+        tasks = list(tasks)
+        if not tasks:
+            return []
+        sizes_by_key = dict(zip((task.key for task in tasks), sizes or [1] * len(tasks), strict=True))
+        unit = self._unit if sizes else "steps"
+        ticker, done, rows = Ticker(self._name, round(sum(sizes_by_key.values())), unit), 0.0, 0
+
+        def finished(key: Any, result: Any) -> None:
+            nonlocal done, rows
+            done += sizes_by_key.get(key, 0)
+            rows += rows_of(result) if rows_of and key in sizes_by_key else 0
+            speed = rows / (time.monotonic() - self._begun)
+            ticker.update(round(done), f", {speed:,.0f} rows/s" if rows_of else "")
+
+        client = _client()
+        if client is not None:
+            return _on_cluster(client, tasks, finished)
+        with Callback(posttask=lambda key, result, *_: finished(key, result)):
+            return list(dask.compute(*tasks))
+
+    def done(self, rows: int) -> None:
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        say(f"{self._name}: {rows:,} rows in {format_seconds(seconds)}, {rows / seconds:,.0f} rows/s")
+
+
+def _client() -> Any:
+    """The cluster's client that is in force, if there is one."""
+    import sys
+
+    if "distributed" not in sys.modules:  # loading it takes a second
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def _on_cluster(client: Any, tasks: Sequence[Any], finished: Callable[[Any, Any], None]) -> list[Any]:
+    from distributed import as_completed
+    from distributed.scheduler import KilledWorker
+
+    futures = client.compute(list(tasks))
+    results: dict[Any, Any] = {}
+    try:
+        for future in as_completed(futures):
+            results[future.key] = future.result()
+            finished(future.key, results[future.key])
+    except KilledWorker as error:
+        raise UserError(f"the Dask workers died several times over the same task: {error}") from None
+    finally:
+        client.cancel([future for future in futures if not future.done()])
+        _wait_until_idle(client, {future.key for future in futures})
+    return [results[future.key] for future in futures]
+
+
+def _wait_until_idle(client: Any, keys: set[Any]) -> None:
+    """A cancelled task that is already running runs to its end."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < until:
+        executing = client.run(_executing)
+        if not keys & {key for running in executing.values() for key in running}:
+            return
+        time.sleep(0.1)
+
+
+def _executing(dask_worker: Any) -> list[Any]:
+    return [task.key for task in dask_worker.state.executing]

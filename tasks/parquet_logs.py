@@ -1,0 +1,194 @@
+"""Parquet files in pieces of whole row groups. Numbers may have any numeric type, tokens string or integer type."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from tasks.descriptions import Dataset
+from tasks.errors import UserError
+from tasks.raw_files import RawFile
+from tasks.raw_rows import TOKENS, Block, Rows, as_number
+from tasks.sections import did_you_mean
+from tasks.text_logs import iso_times
+
+
+@dataclass(frozen=True)
+class ParquetLogs:
+    """A Parquet file whose columns have types that fit; ``types`` are those of the columns that are used."""
+
+    file: RawFile
+    dataset: Dataset
+    types: tuple[tuple[str, str], ...]
+    time_unit: str
+    row_groups: int
+
+    @classmethod
+    def open(cls, file: RawFile, dataset: Dataset) -> ParquetLogs:
+        """Checks that the file is whole and has the columns, with types that fit."""
+        opened = _parquet(file.path)
+        schema = opened.schema_arrow
+        kinds: dict[str, tuple[list[str], Callable[[pa.DataType], bool]]] = {
+            "a number": (list(dataset.integer_columns), _is_number),
+            "a number or boolean": (dataset.label_columns, _is_label),
+            "a string, dictionary, integer or boolean": (dataset.token_columns, _is_token),
+            "a timestamp, date or number": (dataset.time_columns, _is_time),
+        }
+        types = []
+        for wanted, (columns, is_fit) in kinds.items():
+            for name in columns:
+                if name in file.from_path and name not in schema.names:
+                    continue
+                if schema.names.count(name) != 1:
+                    raise UserError(f"{file.path} {_not_once(name, schema.names)}")
+                if not is_fit(kind := schema.field(name).type):
+                    raise UserError(f"{file.path}: column {name!r} has type {kind}; it must be {wanted}")
+                types.append((name, str(kind)))
+        units = {
+            name: _time_unit(schema.field(name).type) if name in schema.names else _path_unit(file.from_path[name])
+            for name in dataset.time_columns
+        }
+        if len(set(units.values())) > 1:
+            raise UserError(f"{file.path}: the times in {', '.join(units)} are of different types or units")
+        unit, _ = next(iter(units.values()), ("s", ""))
+        return cls(file, dataset, tuple(types), unit, opened.num_row_groups)
+
+    @property
+    def schema(self) -> tuple[tuple[str, str], ...]:
+        """What must be the same in all files of a log."""
+        return self.types
+
+    row_word = "row"
+    header_lines = 0
+
+    def blocks(self, block_bytes: int) -> list[Block]:
+        """Neighbouring row groups until they have so many bytes; one that is larger is a block by itself."""
+        metadata = _parquet(self.file.path).metadata
+        blocks: list[Block] = []
+        start = size = 0
+        for group in range(metadata.num_row_groups):
+            more = metadata.row_group(group).total_byte_size
+            if size and size + more > block_bytes:
+                blocks.append(Block(len(blocks), start, group))
+                start, size = group, 0
+            size += more
+        if metadata.num_rows:
+            blocks.append(Block(len(blocks), start, metadata.num_row_groups))
+        return blocks
+
+    def read(self, block: Block) -> Rows:
+        in_file = [name for name, _ in self.types]
+        tokens = [name for name in self.dataset.token_columns if name in in_file]
+        columns: dict[str, pa.Array] = {}
+        try:
+            file = _parquet(self.file.path, dictionaries=tokens)
+            groups = list(range(block.start, block.stop))
+            table = file.read_row_groups(groups, columns=in_file, use_threads=False).unify_dictionaries()
+            for name in self.dataset.used_columns:
+                if name in in_file:
+                    columns[name] = self._typed(name, table[name].combine_chunks())
+                else:
+                    columns[name] = self._from_path(name, len(table))
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(
+                f"cannot read row groups {block.start} to {block.stop - 1} of {self.file.path}: {error}"
+            ) from None
+        return Rows(pa.table(columns), np.arange(len(table)), len(table), (), functools.partial(_row_text, table))
+
+    def _typed(self, name: str, column: pa.Array) -> pa.Array:
+        if name in self.dataset.token_columns:
+            return _as_tokens(column)
+        return _as_time(column) if name in self.dataset.time_columns else _as_float64(column)
+
+    def _from_path(self, name: str, rows: int) -> pa.Array:
+        text = pa.repeat(self.file.from_path[name], rows)
+        if name in self.dataset.token_columns:
+            return text.dictionary_encode().cast(TOKENS)
+        if name in self.dataset.time_columns and _path_unit(self.file.from_path[name])[0] == "us":
+            times, bad = iso_times(text, ())
+            if bad.any():
+                raise UserError(f"{self.file.path}: {name}={text[0]} in the path is not a time")
+            return times
+        return text.cast(pa.float64())
+
+
+def _parquet(path: Path, dictionaries: list[str] | None = None) -> pa.parquet.ParquetFile:
+    try:
+        return pa.parquet.ParquetFile(path, read_dictionary=dictionaries)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"the raw logs {path} are not a whole Parquet file: {error}") from None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    return _is_number(kind) or pa.types.is_boolean(kind)
+
+
+def _is_temporal(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return _is_temporal(kind) or _is_number(kind)
+
+
+def _is_token(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+
+
+def _time_unit(kind: pa.DataType) -> tuple[str, str]:
+    """The unit of a column's times, and whether they are whole numbers of it."""
+    whole = _is_temporal(kind) or pa.types.is_integer(kind)
+    return (kind.unit if pa.types.is_timestamp(kind) else "s"), "int64" if whole else "float64"
+
+
+def _path_unit(text: str) -> tuple[str, str]:
+    return ("s", "float64") if as_number(text) is not None else ("us", "int64")
+
+
+def _not_once(name: str, known: list[str]) -> str:
+    if name in known:
+        return f"has more than one column {name!r}"
+    return f"has no column {name!r}{did_you_mean(name, known)}; it has: {', '.join(known)}"
+
+
+def _as_float64(column: pa.Array) -> pa.Array:
+    values = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+
+
+def _as_time(column: pa.Array) -> pa.Array:
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s"))
+    if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
+        return column.cast(pa.int64())
+    return _as_float64(column)
+
+
+def _as_tokens(column: pa.Array) -> pa.DictionaryArray:
+    """Strings in a dictionary, "" for null. The dictionary may hold a token twice."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    tokens = column.dictionary.cast(pa.string()).fill_null("")
+    indices = column.indices.cast(pa.int32())
+    if indices.null_count:
+        indices = indices.fill_null(len(tokens))
+        tokens = pa.concat_arrays([tokens, pa.array([""], pa.string())])
+    return pa.DictionaryArray.from_arrays(indices, tokens)
+
+
+def _row_text(table: pa.Table, row: int) -> str:
+    return json.dumps(table.slice(row, 1).to_pylist()[0], default=str, ensure_ascii=False)

@@ -1,0 +1,100 @@
+"""Whether parsed logs can be trusted: few unreadable rows, the order they claim, the same columns in every file."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.descriptions import Dataset
+from tasks.errors import UserError
+from tasks.parts import QUARANTINE_COLUMNS, SHOWN, Part
+
+
+def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
+    """How many rows were put aside, by reason; more than is tolerated are an error that shows the first of them."""
+    reasons: Counter[str] = Counter()
+    for part in parts:
+        reasons.update(part.summary["bad"])
+    bad, total = reasons.total(), sum(part.summary["lines"] for part in parts)
+    if bad > dataset.tolerated_bad_rows * total:
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        shown = [story for part in parts for story in part.summary["first_bad"]][:SHOWN]
+        files = [str(part.folder / "quarantine.csv") for part in parts if part.summary["bad"]]
+        raise UserError(
+            f"{bad:,} of {total:,} rows cannot be read ({by_reason}); `tolerated_bad_rows` allows a share of "
+            f"{dataset.tolerated_bad_rows:g}. The first:\n  "
+            + "\n  ".join(shown)
+            + f"\nAll of them are in {files[0]}"
+            + (f" and {len(files) - 1} more such files" if len(files) > 1 else "")
+        )
+    return reasons
+
+
+def check_time_order(parts: Sequence[Part]) -> None:
+    """Refuses logs that claim to be in the order of time and are not."""
+    before: tuple[Any, str] | None = None
+    for part in parts:
+        path = part.summary["source"]
+        for block in part.summary["blocks"]:
+            found = block["disorder"]
+            if found is None and before is not None and block["rows"] and block["first_time"] < before[0]:
+                found = {"line": block["first_line"], "time": block["first_time"], "before": before[0]}
+                where = f"{path}, line {found['line']}" if before[1] == path else f"{path} begins"
+            elif found is not None:
+                where = f"{path}, line {found['line']}"
+            if found is not None:
+                unit = part.summary["time_unit"]
+                raise UserError(
+                    f"{where}: the time {time_text(found['time'], unit)} comes after "
+                    f"{time_text(found['before'], unit)}, but "
+                    "`in_time_order` claims that rows are in the order of time; without it they are sorted"
+                )
+            if block["rows"]:
+                before = (block["last_time"], path)
+
+
+def time_text(value: float, unit: str) -> str:
+    """A time in its unit since 1970, for a person.
+
+    >>> time_text(1_700_000_000, "s")
+    '2023-11-14T22:13:20Z'
+    """
+    try:
+        return str(np.int64(np.floor(value)).astype(f"datetime64[{unit}]").astype("datetime64[s]")) + "Z"
+    except (OverflowError, ValueError):
+        return str(value)
+
+
+def write_quarantine(parts: Sequence[Part], path: Path) -> None:
+    """All rows that were put aside, in one file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(QUARANTINE_COLUMNS)
+        for part in parts:
+            if part.summary["bad"]:
+                with (part.folder / "quarantine.csv").open(encoding="utf-8", newline="") as rows:
+                    writer.writerows(itertools.islice(csv.reader(rows), 1, None))
+
+
+def check_alike(parts: Sequence[Part]) -> None:
+    """Refuses parts with other columns or types than the first one's."""
+    first = parts[0].summary
+    for part in parts[1:]:
+        other = part.summary
+        if other["schema"] != first["schema"] or other["time_unit"] != first["time_unit"]:
+            pairs = itertools.zip_longest(first["schema"], other["schema"], fillvalue="nothing")
+            one, two = next((pair for pair in pairs if pair[0] != pair[1]), (first["time_unit"], other["time_unit"]))
+            raise UserError(
+                f"{other['source']} has other columns than {first['source']}: "
+                f"{_shown(two)} where that has {_shown(one)}"
+            )
+
+
+def _shown(column: Any) -> str:
+    return repr(column) if isinstance(column, str) else f"{column[0]!r} of type {column[1]}"

@@ -1,0 +1,127 @@
+"""The files of a log: a file, a folder, a pattern or a list of these, in the order of their names.
+
+Names are in the order that a person would put them in: ``day_2`` comes before ``day_10``. Pieces of a path that read
+``name=value``, as in ``day=2023-10-01/part-0.parquet``, are columns with one value for the whole file.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.errors import UserError
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"(\xb5/\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+}
+_READABLE = ("gzip", "zstd")
+_PIECE = 4 << 20
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file that is there and has something in it. Two that are equal have the same content, as far as one can see."""
+
+    path: Path
+    size: int
+    modified: int
+    compression: str | None
+
+    @property
+    def from_path(self) -> dict[str, str]:
+        """The columns that its path has.
+
+        >>> RawFile(Path("logs/day=2023-10-01/0.csv"), 1, 0, None).from_path
+        {'day': '2023-10-01'}
+        """
+        pieces = (piece.partition("=") for piece in self.path.parts[:-1])
+        return {name: value for name, equals, value in pieces if name.isidentifier() and equals}
+
+    def is_unchanged(self) -> bool:
+        try:
+            return look_at(self.path) == self
+        except UserError:
+            return False
+
+    def decompress(self, copy: Path) -> None:
+        """Writes what a compressed file holds into another."""
+        try:
+            with pa.input_stream(str(self.path), compression=self.compression) as packed, copy.open("wb") as file:
+                while piece := packed.read(_PIECE):
+                    file.write(piece)
+        except pa.ArrowException as error:
+            raise UserError(f"{self.path} is not a whole {self.compression} file: {error}") from None
+        except OSError as error:
+            if error.errno is not None:  # one of this machine, and not of the file
+                raise
+            raise UserError(f"{self.path} is not a whole {self.compression} file: {error}") from None
+
+
+def find_files(raw: Sequence[str | Path]) -> list[RawFile]:
+    """Every file that is meant, once."""
+    found = dict.fromkeys(path for item in raw for path in _matching(str(item)))
+    return [look_at(path) for path in found]
+
+
+def look_at(path: Path) -> RawFile:
+    """Raises a ``UserError`` unless the path is a readable file with something in it."""
+    try:
+        if not path.exists():
+            raise UserError(f"the raw logs {path} do not exist")
+        if not path.is_file():
+            raise UserError(f"the raw logs {path} are not a regular file")
+        status = path.stat()
+        with path.open("rb") as file:
+            first = file.read(8)
+    except OSError as error:
+        raise UserError(f"cannot read the raw logs {path}: {error.strerror}") from None
+    if not first:
+        raise UserError(f"the raw logs {path} are empty")
+    compression = next((name for magic, name in _COMPRESSED.items() if first.startswith(magic)), None)
+    if compression not in (None, *_READABLE):
+        raise UserError(
+            f"the raw logs {path} are compressed with {compression}: decompress the file first "
+            f"({' and '.join(_READABLE)} can be read as they are)"
+        )
+    return RawFile(path.resolve(), status.st_size, status.st_mtime_ns, compression)
+
+
+def _matching(item: str) -> Iterator[Path]:
+    path = Path(item).expanduser()
+    if path.is_dir():
+        # Spark and others put files of their own beside the data, with such names.
+        inside = (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
+        files = sorted(inside, key=_natural)
+        if not files:
+            raise UserError(f"the raw logs {path} are a folder without files")
+        yield from files
+    elif path.exists() or not glob.has_magic(item):
+        yield path
+    else:
+        files = sorted((Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()), key=_natural)
+        if not files:
+            raise UserError(f"the raw logs {item} do not exist: no file matches the pattern")
+        yield from files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _natural(path: Path) -> tuple[tuple[int, int | str], ...]:
+    """Numbers in names are compared as numbers.
+
+    >>> sorted([Path("day_10"), Path("day_9")], key=_natural)[0].name
+    'day_9'
+    """
+    pieces = re.split(r"(\d+)", str(path))
+    return tuple((0, int(piece)) if piece.isdecimal() else (1, piece) for piece in pieces if piece)

@@ -1,0 +1,157 @@
+"""What reading a piece of a raw file gives: typed columns of the rows that can be read, and the others.
+
+Every format gives the same kinds of columns: numbers are float64 with null for a missing value, tokens are
+dictionary-encoded strings with "" for a missing value, and times are int64 or float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.descriptions import Dataset, Label
+
+TOKENS = pa.dictionary(pa.int32(), pa.string())
+
+
+class Block(NamedTuple):
+    """A piece of a raw file: the bytes ``start`` to ``stop`` of a text, or such row groups of a Parquet file."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class BadRow(NamedTuple):
+    """A row that is put aside: where it is in its block, from 0, why, and how it reads."""
+
+    place: int
+    reason: str
+    problem: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The readable rows of a block. ``places`` are theirs in the block, from 0; ``total`` is with the bad ones."""
+
+    table: pa.Table
+    places: np.ndarray
+    total: int
+    bad: tuple[BadRow, ...]
+    text_at: Callable[[int], str]
+
+    def without(self, reason: str, wrong: np.ndarray, problem: Callable[[int], str]) -> Rows:
+        """Puts aside the rows that a mask says are wrong; ``problem`` tells what is, for a row of the table."""
+        if not wrong.any():
+            return self
+        found = [
+            BadRow(int(self.places[row]), reason, problem(int(row)), self.text_at(int(self.places[row])))
+            for row in np.flatnonzero(wrong)
+        ]
+        kept = replace(self, bad=(*self.bad, *found))
+        return kept.only(~wrong)
+
+    def only(self, chosen: np.ndarray) -> Rows:
+        """The rows of a mask; the others are not wrong, but not wanted."""
+        if chosen.all():
+            return self
+        return replace(self, table=self.table.filter(pa.array(chosen)), places=self.places[chosen])
+
+
+def checked(rows: Rows, dataset: Dataset) -> Rows:
+    """Rows whose numbers are finite or missing, and whose time is there. What stands for a missing value is null."""
+    for name in [*dataset.number_columns, *dataset.time_columns]:
+        column = rows.table[name].combine_chunks()
+        if pa.types.is_floating(column.type):
+            reason = "bad time" if name in dataset.time_columns else "not a number"
+            infinite = ~pc.is_finite(column).fill_null(True).to_numpy(zero_copy_only=False)
+            rows = rows.without(reason, infinite, functools.partial(_infinite, name, column))
+    rows = replace(rows, table=_with_missing(rows.table, dataset))
+    if dataset.time_column:
+        absent = rows.table[dataset.time_column].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+        rows = rows.without("bad time", absent, lambda _: f"the time column {dataset.time_column!r} has no value")
+    return rows
+
+
+def wanted(rows: Rows, dataset: Dataset) -> Rows:
+    """The rows that ``keep_rows`` asks for."""
+    for name, values in dataset.keep_rows.items():
+        column = rows.table[name].combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            chosen = pc.is_in(column.dictionary, value_set=pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+            rows = rows.only(chosen[column.indices.to_numpy()])
+        else:
+            numbers = [number for number in map(as_number, values) if number is not None]
+            rows = rows.only(np.isin(column.to_numpy(zero_copy_only=False), numbers))
+    return rows
+
+
+def labelled(rows: Rows, dataset: Dataset) -> Rows:
+    """Rows whose labels are all allowed."""
+    for task, label in dataset.labels.items():
+        if label.column is None:
+            continue
+        column = rows.table[label.column].combine_chunks()
+        wrong = ~_is_allowed(column.to_numpy(zero_copy_only=False), label)
+        rows = rows.without("label not allowed", wrong, functools.partial(_not_allowed, task, label, column))
+    return rows
+
+
+def label_values(table: pa.Table, label: Label) -> np.ndarray:
+    values = table[label.column].to_numpy()
+    return (values > 0 if label.kind == "any" else values).astype(np.float32)
+
+
+def _infinite(name: str, column: pa.Array, row: int) -> str:
+    return f"column {name!r} has {column[row]}, which is not a finite number"
+
+
+def _not_allowed(task: str, label: Label, column: pa.Array, row: int) -> str:
+    value = column[row].as_py()
+    found = "no value" if value is None else f"{value:.17g}"
+    allowed = "0 or 1" if label.kind == "binary" else "a whole number from 0 up"
+    return f"column {label.column!r} has {found}, but the label of {task} (kind {label.kind}) must be {allowed}"
+
+
+def _is_allowed(values: np.ndarray, label: Label) -> np.ndarray:
+    if label.kind == "binary":
+        return np.isin(values, (0, 1))
+    return (values >= 0) & (values == np.floor(values))
+
+
+def _with_missing(table: pa.Table, dataset: Dataset) -> pa.Table:
+    """The table without the values that stand for a missing one."""
+    if not dataset.missing:
+        return table
+    texts = pa.array(dataset.missing, pa.string())
+    numbers = [number for number in map(as_number, dataset.missing) if number is not None]
+    for position, name in enumerate(table.column_names):
+        column = table[name].combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            tokens = pc.if_else(pc.is_in(column.dictionary, value_set=texts), "", column.dictionary)
+            column = pa.DictionaryArray.from_arrays(column.indices, tokens)
+        elif numbers:
+            stand_ins = pc.is_in(column, value_set=pa.array(numbers, pa.float64()).cast(column.type, safe=False))
+            column = pc.if_else(stand_ins, pa.scalar(None, column.type), column)
+        table = table.set_column(position, name, column)
+    return table
+
+
+def as_number(text: str) -> float | None:
+    """
+    >>> as_number("-1"), as_number("none"), as_number("inf")
+    (-1.0, None, None)
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,71 @@
+"""What a data card tells, counted over the encoded rows range by range, with the digests that make a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.encoded import Layout
+
+# Part of every fingerprint: a digest is of so many rows.
+ROWS_OF_A_DIGEST = 1 << 17
+DAY_SECONDS = 86_400
+UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_PIECES = 20
+
+
+def digest_range(layout: Layout, first_row: int, last_row: int) -> dict[str, Any]:
+    """The digest of each array's rows in a range, and counts: values that are missing, id 0, sums of labels."""
+    digests, counts = {}, {}
+    for array in layout.arrays:
+        rows = layout.read(array, first_row, last_row)
+        digests[array] = hashlib.blake2b(rows, digest_size=16).hexdigest()
+        if array == "integers":
+            counts[array] = np.isnan(rows).sum(axis=0).tolist()
+        elif array == "categoricals":
+            counts[array] = (rows == 0).sum(axis=0).tolist()
+        else:
+            counts[array] = [float(rows.sum(dtype=np.float64)), int(np.count_nonzero(rows))]
+    return {"digests": digests, "counts": counts}
+
+
+def by_split(layout: Layout, found: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """For each split the sum of the counts of its ranges."""
+    sums: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for split, result in found:
+        for array, counts in result["counts"].items():
+            sums[split][array] = sums[split].get(array, 0) + np.array(counts)
+    return {split: {array: sums[split][array].tolist() for array in layout.arrays} for split, _ in layout.splits}
+
+
+def label_sums_by_day(times: np.ndarray, unit: str, labels: Mapping[str, np.ndarray]) -> dict[int, list[float]]:
+    """For each day since 1970 its rows, then each task's sum of labels; times are in ascending order."""
+    days = np.floor_divide(times, DAY_SECONDS * UNITS_PER_SECOND[unit]).astype(np.int64)
+    starts = np.flatnonzero(np.diff(days, prepend=days[:1] - 1))
+    rows = np.diff(starts, append=len(days))
+    sums = [np.add.reduceat(values, starts, dtype=np.float64) for values in labels.values()]
+    table = np.column_stack([rows, *sums])
+    return {int(day): row.tolist() for day, row in zip(days[starts], table, strict=True)}
+
+
+def added_days(parts: Iterable[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
+    """The days of several blocks together, in order."""
+    total: dict[int, np.ndarray] = {}
+    for part in parts:
+        for day, row in part.items():
+            total[day] = total.get(day, 0) + np.array(row)
+    return {day: total[day].tolist() for day in sorted(total)}
+
+
+def label_sums_by_position(layout: Layout) -> list[list[float]]:
+    """The same for equal pieces of a log without times, from its first rows to its last."""
+    edges = np.linspace(0, layout.rows, min(_PIECES, layout.rows) + 1).astype(int).tolist()
+    pieces = []
+    for first, last in zip(edges, edges[1:], strict=False):
+        sums = [float(layout.read(f"label_{task}", first, last).sum(dtype=np.float64)) for task in layout.tasks]
+        pieces.append([float(last - first), *sums])
+    return pieces
