@@ -54,19 +54,65 @@ _FIRST_SECOND, _LAST_SECOND = 631_152_000, 2_208_988_800  # of 1990 and 2039
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
 
 # What the words of a name say. The first of several names of a label is the best.
-_CLICKED = "click clicked clicks clk ctr label target y".split()
-_CONVERTED = "conversion converted conv cvr sale sold purchase purchased bought order install".split()
-_CONVERSIONS = "conversions convs sales orders purchases installs".split()
-_FILLERS = frozenset("is has was did n nb num number of count total flag label".split())
-_TIMES = frozenset("time timestamp ts datetime date day hour dt epoch at".split())
-_NOT_TIMES = frozenset("since delay of to duration zone elapsed last".split())
-_AFTERWARDS = frozenset("conversion conversions attribution attributed delay revenue".split())
-_OUTCOMES = frozenset("sale sales purchase purchases order orders".split())
-_OF_OUTCOMES = frozenset("amount value id time timestamp ts date at total".split())
-_HISTORY = frozenset("last past previous prev prior before history avg mean rate".split())
+_CLICKED = ["click", "clicked", "clicks", "clk", "ctr", "label", "target", "y"]
+_CONVERTED = [
+    "conversion",
+    "converted",
+    "conv",
+    "cvr",
+    "sale",
+    "sold",
+    "purchase",
+    "purchased",
+    "bought",
+    "order",
+    "install",
+]
+_CONVERSIONS = ["conversions", "convs", "sales", "orders", "purchases", "installs"]
+_FILLERS = frozenset(["is", "has", "was", "did", "n", "nb", "num", "number", "of", "count", "total", "flag", "label"])
+_TIMES = frozenset(["time", "timestamp", "ts", "datetime", "date", "day", "hour", "dt", "epoch", "at"])
+_NOT_TIMES = frozenset(["since", "delay", "of", "to", "duration", "zone", "elapsed", "last"])
+_AFTERWARDS = frozenset(["conversion", "conversions", "attribution", "attributed", "delay", "revenue"])
+_OUTCOMES = frozenset(["sale", "sales", "purchase", "purchases", "order", "orders"])
+_OF_OUTCOMES = frozenset(["amount", "value", "id", "time", "timestamp", "ts", "date", "at", "total"])
+_HISTORY = frozenset(["last", "past", "previous", "prev", "prior", "before", "history", "avg", "mean", "rate"])
 _CATEGORIES = frozenset(
-    "id uid cat category type kind class code campaign device advertiser publisher partner site app domain country "
-    "region city zip brand product placement slot creative banner channel segment os browser gender hour day c".split()
+    [
+        "id",
+        "uid",
+        "cat",
+        "category",
+        "type",
+        "kind",
+        "class",
+        "code",
+        "campaign",
+        "device",
+        "advertiser",
+        "publisher",
+        "partner",
+        "site",
+        "app",
+        "domain",
+        "country",
+        "region",
+        "city",
+        "zip",
+        "brand",
+        "product",
+        "placement",
+        "slot",
+        "creative",
+        "banner",
+        "channel",
+        "segment",
+        "os",
+        "browser",
+        "gender",
+        "hour",
+        "day",
+        "c",
+    ]
 )
 
 
@@ -360,7 +406,9 @@ def _differences(path: Path, first: Sample, last: Sample) -> Iterator[str]:
         yield f"{path} has not the format of the first file"
     elif first.names != last.names:
         lacks, adds = ([n for n in a if n not in b] for a, b in ((first.names, last.names), (last.names, first.names)))
-        told = [f"{verb} {', '.join(map(_shown, names))}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
+        told = [
+            f"{verb} {', '.join(map(_shown, names))}" for verb, names in (("lacks", lacks), ("adds", adds)) if names
+        ]
         yield f"{path} has not the columns of the first file: it {' and '.join(told) or 'has them in another order'}"
     elif first.stored != last.stored:
         other = [_shown(n) for n, a, b in zip(first.names, first.stored, last.stored, strict=True) if a != b]
@@ -426,5 +474,335 @@ def _plain(values: pa.Array) -> pa.Array:
         values = values.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
     if kind == "time":
-        return values.cast(pa.timestamp("s"), safe=False) if pa.types.is_date(values.type) else values.cast(...)
+        return values.cast(pa.timestamp(values.type.unit if pa.types.is_timestamp(values.type) else "s"))
     return values.cast(pa.string()) if kind == "string" else values
+
+
+def _read_text(file: RawFile, rows: int) -> Sample:
+    lines, is_whole, problems = _lines(file, rows)
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line is not None]
+    texts = [line for _, line in numbered if line.strip()]
+    if not texts:
+        raise UserError(f"the raw logs {file.path} have only blank lines")
+    if re.fullmatch(r"\s*[{\[].*[}\]],?\s*", texts[0]) and '"' in texts[0]:
+        raise UserError(f"the raw logs {file.path} look like JSON: make a Parquet file, csv or tsv of them first")
+    delimiter, width, quotes = _sniff(texts[:_LINES_TO_SNIFF])
+    fitting = [line for line in texts if _fields(line, delimiter, quotes) == width]
+    if len(fitting) < len(numbered):
+        first = next(number for number, line in numbered if not line or _fields(line, delimiter, quotes) != width)
+        share = _percent(1 - len(fitting) / len(numbered))
+        problems.append(f"{share} of the lines have not {width} fields; the first of them is line {first}")
+    names, data = [f"column_{n}" for n in range(1, width + 1)], "\n".join(fitting).encode()
+    options = {
+        "read_options": pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
+        "parse_options": pa.csv.ParseOptions(
+            delimiter=delimiter, quote_char='"' if quotes else False, invalid_row_handler=lambda _: "skip"
+        ),
+        "convert_options": pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+        ),
+    }
+    try:
+        values = [column.combine_chunks() for column in pa.csv.read_csv(pa.BufferReader(data), **options).columns]
+    except pa.ArrowException as error:
+        raise UserError(f"the raw logs {file.path} cannot be read as text: {error}") from None
+    header = _has_header(values)
+    if header:
+        names = [column[0].as_py() or "" for column in values]
+        values = [column.slice(1) for column in values]
+        problems += [f"the header has more than one column {_shown(n)}" for n, k in Counter(names).items() if k > 1]
+    values = [column.slice(0, rows) for column in values]
+    if not len(values[0]):
+        raise UserError(f"the raw logs {file.path} have a header line and no rows")
+    kind = "csv" if quotes else "tsv"
+    read = (tuple(names), ("text",) * width, tuple(values), len(values[0]))
+    return Sample(kind, delimiter, header, *read, is_whole, tuple(problems))
+
+
+def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]:
+    """The first lines of a text, None for what is not text; whether these are all; and what was wrong."""
+    data, is_whole, problems = bytearray(), False, []
+    try:
+        with pa.input_stream(str(file.path), compression=file.compression) as stream:
+            while len(data) < _MOST_BYTES and data.count(b"\n") <= rows and not is_whole:
+                data += (piece := stream.read(_PIECE))
+                is_whole = not piece
+    except (OSError, pa.ArrowException) as error:
+        if not data:
+            raise UserError(f"the raw logs {file.path} are not a whole {file.compression} file: {error}") from None
+        problems.append(f"the {file.compression} file is broken after {len(data):,} bytes of text: {error}")
+    if data.startswith((b"PAR1", b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4096]:
+        raise UserError(f"the raw logs {file.path} are neither a Parquet file nor text in UTF-8")
+    if not is_whole and b"\n" in data:
+        del data[data.rindex(b"\n") :]
+    parts = bytes(data).removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
+    lines: list[str | None] = []
+    wrong: list[str] = []
+    for number, part in enumerate(parts[: rows + 1], start=1):
+        try:
+            lines.append(_decoded(part.removesuffix(b"\r")))
+        except ValueError as error:
+            lines.append(None)
+            wrong.append(f"line {number}: {error}")
+    if wrong:
+        share = _percent(len(wrong) / len(lines))
+        if 10 * len(wrong) > len(lines):
+            raise UserError(f"{file.path}, {wrong[0]}; {share} of the lines cannot be read")
+        problems.append(f"{share} of the lines cannot be read; the first is {wrong[0]}")
+    return lines, is_whole and len(parts) <= rows + 1, problems
+
+
+def _decoded(line: bytes) -> str:
+    """The text of a line; a ``ValueError`` says why there is none."""
+    if len(line) > _LONGEST_LINE:
+        raise ValueError(f"longer than {_LONGEST_LINE >> 20} MB")
+    if b"\0" in line or b"\r" in line:
+        raise ValueError("a zero byte" if b"\0" in line else "a carriage return inside the line")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1})") from None
+
+
+def _fields(line: str, delimiter: str, quotes: bool) -> int:
+    """How many fields a line has; 0 if its quotes do not match."""
+    if not quotes or '"' not in line:
+        return line.count(delimiter) + 1
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter, strict=True)))
+    except csv.Error:
+        return 0
+
+
+def _sniff(lines: Sequence[str]) -> tuple[str, int, bool]:
+    """The delimiter that gives most lines the same number of fields, that number, and whether there are quotes."""
+    found = [((0.5, False, 1), ",")]
+    for delimiter in "\t|;,":
+        fields = [_fields(line, delimiter, delimiter != "\t") for line in lines]
+        width, hits = max(((n, k) for n, k in Counter(fields).items() if n > 1), key=lambda c: c[1], default=(1, 0))
+        # A decimal comma may be in every row, but it is not in the header.
+        found.append(((round(hits / len(lines), 1), fields[0] == width, width), delimiter))
+    (_, _, width), delimiter = max(found, key=lambda f: f[0])
+    quoted = sum(line.startswith('"') or f'{delimiter}"' in line for line in lines)
+    return delimiter, width, delimiter != "\t" or 2 * quoted > len(lines)
+
+
+def _has_header(columns: Sequence[pa.Array]) -> bool:
+    """Whether the first line names the columns: words where numbers follow, or words that never come again."""
+    first = [column[0].as_py() or "" for column in columns]
+    if any(re.match(f"{_NUMBER}|{_DATE}", text) or text.lower() in _ABSENT_WORDS for text in first):
+        return False
+    rest = [column.slice(1, _LINES_TO_SNIFF).drop_null() for column in columns]
+    rest = [column.filter(pc.invert(_is_absent(column))) for column in rest]
+    matches = [pc.all(pc.match_substring_regex(column, f"{_NUMBER}|{_DATE}")).as_py() for column in rest]
+    if any(name and match for name, match in zip(first, matches, strict=True)):
+        return True
+    come_again = any(pc.any(pc.equal(column, name)).as_py() for name, column in zip(first, rest, strict=True))
+    return len(set(first)) == len(first) and all(map(_NAME.fullmatch, first)) and not come_again
+
+
+def _is_absent(texts: pa.Array) -> pa.Array:
+    return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(_ABSENT_WORDS))
+
+
+def _look(name: str, stored: str, values: pa.Array) -> Column:
+    """Judges a column by its distinct values, in the order in which they come."""
+    coded = values.dictionary_encode()
+    indices = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
+    texts = coded.dictionary.cast(pa.string())
+    shares = np.bincount(indices, minlength=len(texts) + 1)[:-1] / max(len(values), 1)
+    is_text = stored in ("text", "string")
+    words = _mask(_is_absent(texts)) & is_text
+    regular = ~words & ~_mask(pc.equal(texts, ""))
+    type_, numbers = _typed(stored, coded.dictionary, regular, shares)
+    is_number = type_ in ("integer", "number")
+    odd = regular & np.isnan(numbers) & is_number & is_text
+    negative = np.unique(numbers[regular & (numbers < 0)])
+    if is_number and len(negative) == 1 and negative[0] in _ABSENT_NUMBERS and regular.sum() > 2:
+        words |= (numbers == negative[0]) & (shares >= 0.01)
+    elif not is_number:
+        words &= shares >= 0.005
+    regular &= ~words
+    numbers[~regular] = np.nan
+    present = np.append(regular, False)[indices]
+    known = np.abs(numbers[np.isfinite(numbers)])
+    # A hash has no small values, as amounts have, and is no round number.
+    is_hash_like = type_ == "integer" and len(known) > 1 and known.max() >= 1e6
+    is_hash_like = is_hash_like and bool(np.median(known) >= 0.2 * known.max() and (known % 10 == 0).mean() < 0.5)
+    examples = texts.filter(pa.array(regular)).slice(0, 3).to_pylist()
+    return Column(
+        name,
+        type_,
+        stored,
+        distinct=int(regular.sum()),
+        missing_share=round(float(1 - shares.sum() + shares[_mask(pc.equal(texts, ""))].sum()), 6),
+        stand_ins={texts[int(i)].as_py(): round(float(shares[i]), 6) for i in np.flatnonzero(words)},
+        odd_share=float(shares[odd].sum()),
+        examples=tuple(_shown(text) for text in examples),
+        is_hash_like=is_hash_like,
+        numbers=np.append(numbers, np.nan)[indices],
+        present=present,
+    )
+
+
+def _typed(stored: str, values: pa.Array, regular: np.ndarray, shares: np.ndarray) -> tuple[str, np.ndarray]:
+    """The type of a column's distinct values, and their numbers: NaN where there are none."""
+    nothing = np.full(len(values), np.nan)
+    if stored not in ("text", "string"):
+        as_int = values.cast(pa.int64() if stored == "time" else pa.int8()) if stored in ("time", "boolean") else values
+        return stored, as_int.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
+    chosen = pa.array(regular)
+    texts = values.filter(chosen)
+    if not len(texts):
+        return "text", nothing
+    if stored == "text":
+        matches = _mask(pc.match_substring_regex(values, _NUMBER)) & regular
+        share = shares[matches].sum() / shares[regular].sum()
+        if matches[regular].all() or (share > 0.99 and matches.sum() > 10):
+            trimmed = pc.utf8_trim_whitespace(values.filter(pa.array(matches)))
+            nothing[matches] = trimmed.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            is_whole = pc.all(pc.match_substring_regex(trimmed, _INTEGER)).as_py()
+            return "integer" if is_whole else "number", nothing
+    if pc.all(pc.match_substring_regex(texts, _DATE)).as_py():
+        times, wrong = iso_times(texts, ())
+        if not wrong.any():
+            nothing[regular] = times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            return "time", nothing
+    is_boolean = pc.all(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "false"]))).as_py()
+    return "boolean" if is_boolean else "text", nothing
+
+
+def _mask(values: pa.Array) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False).astype(bool)
+
+
+def _draft(found: Findings, name: str, raw: Sequence[str]) -> Iterator[str]:
+    """The lines of the section, to be pasted under ``datasets``."""
+    sample, time = found.sample, found.time
+    yield f"  {_scalar(name)}:"
+    yield from _list("raw", raw) if len(raw) > 1 else [f"    raw: {_scalar(raw[0])}"]
+    yield f"    format: {sample.format}"
+    if sample.format == "csv" and sample.delimiter != ",":
+        yield f"    delimiter: {_scalar(sample.delimiter or '')}"
+    if sample.header:
+        yield "    header: true"
+    elif sample.format != "parquet":
+        yield from _list("columns", sample.names)
+    if found.missing:
+        yield from _list("missing", found.missing)
+    if time is None:
+        yield from _comment("No time was found: the rows, and the files by their names, must be in the order of time.")
+    else:
+        yield f"    time_column: {_scalar(time.name)}"
+        if sample.format != "parquet" and time.time_format not in (None, "seconds"):
+            yield f"    time_format: {time.time_format}"
+        if found.in_order:
+            yield "    in_time_order: true"
+    for role in ("integer", "categorical"):
+        if names := found.names(role):
+            yield from _list(f"{role}_columns", names)
+    left_out = dict.fromkeys(r for r in found.roles.values() if r not in ("time", "label", "integer", "categorical"))
+    if left_out:
+        told = (f"{', '.join(map(_scalar, found.names(reason)))} ({reason})" for reason in left_out)
+        yield from _comment(f"Left out: {'; '.join(told)}.")
+    if not found.labels:
+        yield from _comment(
+            "labels: {pctr: {column: ..., kind: binary}} is needed: a column of 0 and 1 for pctr or pcvr,"
+        )
+        yield from _comment("or one of counts, of kind any for pcvr and of kind count for pconvs.")
+        return
+    if found.is_guess:
+        yield from _comment("The label is a guess: it is the first column of 0 and 1.")
+    elif "pctr" in found.labels and "pcvr" in found.labels:
+        column = _scalar(found.labels["pctr"].column.name)
+        yield from _comment(f"For pcvr after a click alone, add: keep_rows: {{{column}: 1}}")
+    yield "    labels:"
+    for task, label in found.labels.items():
+        yield f"      {task}: {{column: {_scalar(label.column.name)}, kind: {label.kind}}}"
+
+
+def _list(key: str, values: Iterable[str]) -> Iterator[str]:
+    items = [_scalar(value) for value in values]
+    line = f"    {key}: [{', '.join(items)}]"
+    if len(line) <= _WIDTH:
+        yield line
+        return
+    yield f"    {key}:"
+    line = "      ["
+    for position, item in enumerate(items):
+        item += "]" if position == len(items) - 1 else ", "
+        if len(line) + len(item.rstrip()) > _WIDTH and line.strip() != "[":
+            yield line.rstrip()
+            line = "       "
+        line += item
+    yield line
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="    # ", subsequent_indent="    # ", break_long_words=False)
+
+
+def _scalar(text: str) -> str:
+    """The text as YAML, on one line."""
+    if _PLAIN.fullmatch(text) and str(yaml.safe_load(text)) == text:
+        return text
+    return yaml.safe_dump(text, default_style='"', width=math.inf).removesuffix("\n")
+
+
+def _name(raw: str) -> str:
+    """A key for the log: the name of its file or, of a pattern, of the folder that it starts from.
+
+    >>> _name("logs/day=*/*.parquet"), _name("/data/2023 clicks.csv.gz")
+    ('logs', 'log_2023_clicks')
+    """
+    parts = [part for part in Path(raw).absolute().parts if not re.search(r"[*?\[=/]", part)]
+    name = re.sub(r"\W+", "_", parts[-1].split(".")[0] if parts else "", flags=re.ASCII).strip("_").lower()
+    return name if re.match(r"[a-z]", name) and yaml.safe_load(name) == name else f"log_{name}".rstrip("_")
+
+
+def _shown(text: str) -> str:
+    """The text on one line, cut, and without what a terminal would act on."""
+    text = "".join(sign if sign.isprintable() else "�" for sign in text[:41])
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _percent(share: float) -> str:
+    """
+    >>> _percent(0.25), _percent(0.00001)
+    ('25 %', 'under 0.1 %')
+    """
+    return f"{100 * share:.3g} %" if share >= 0.001 else "under 0.1 %"
+
+
+def _text(result: dict[str, Any], found: Findings) -> str:
+    """The columns as a table, what is wrong, the draft, and what to do with it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("column", "type", "distinct", "missing", "examples", "use"):
+        table.add_column(title, justify="right" if title == "distinct" else "left", overflow="fold")
+    for column in result["columns"]:
+        missing = [_percent(column["missing_share"])] if column["missing_share"] else []
+        missing += [f"{_shown(value)} {_percent(share)}" for value, share in column["stand_ins"].items()]
+        distinct = f"{'≥ ' if column['distinct_is_at_least'] else ''}{column['distinct']:,}"
+        used = column["role"] in ("time", "label", "integer", "categorical")
+        cells = (_shown(column["name"]), column["type"], distinct, ", ".join(missing), ", ".join(column["examples"]))
+        table.add_row(*map(Text, cells), Text(column["role"] if used else f"left out: {column['role']}"))
+    width = min(max(shutil.get_terminal_size((_WIDTH, 24)).columns, 60), 160)
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
+    console.print(table)
+    rows = "rows" if result["rows"] is None else f"of {result['rows']:,} rows"
+    packed = f", compressed with {result['compression']}" if result["compression"] else ""
+    several = f", and {len(result['files']) - 1:,} more files" if len(result["files"]) > 1 else ""
+    tasks = ",".join(found.labels) or "..."
+    lines = [
+        f"{_shown(Path(result['files'][0]).name)}{several}: {result['format']}{packed}, "
+        f"{result['rows_sampled']:,} {rows} looked at",
+        "",
+        console.file.getvalue().strip("\n"),  # type: ignore[attr-defined]
+        "",
+        *(f"! {problem}" for problem in result["problems"]),
+        *([""] if result["problems"] else []),
+        result["yaml"],
+        f"Paste this under `datasets:` in pipelines.yaml, then `python -m tasks validate` and "
+        f"`make run DATASET={result['name']} TASKS={tasks}`.",
+    ]
+    return "\n".join(lines)
