@@ -213,10 +213,8 @@ class Layout(NamedTuple):
             with (self.folder / name / f"{array}.npy").open("rb") as file:
                 _skip_header(file)
                 file.seek(start * self._row_bytes(array), 1)
-                items = (stop - start) * int(np.prod(self.shape(array)))
-                rows[at : at + stop - start] = np.fromfile(file, self.dtype(array), items).reshape(
-                    -1, *self.shape(array)
-                )
+                shape = stop - start, *self.shape(array)
+                rows[at : at + shape[0]] = np.fromfile(file, self.dtype(array), int(np.prod(shape))).reshape(shape)
         return rows
 
     def ranges(self, size: int) -> list[tuple[str, int, int]]:
