@@ -7,6 +7,7 @@ may repeat what a lost worker did. It needs to see the same folders as we do.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,29 +24,20 @@ _WAIT_SECONDS = 60
 
 
 @contextlib.contextmanager
-def workers() -> Iterator[None]:
-    """Where tasks run until the end of the block, which comes only when none is at work any more.
-
-    After an error Dask leaves running tasks alone, and they would still write into a folder that is being deleted.
-    """
+def cluster() -> Iterator[None]:
+    """Sends tasks to the cluster, if one is named, until the end of the block."""
     address = dask.config.get("scheduler-address", None)
     if address is None:
-        if dask.config.get("scheduler", "threads") not in ("threads", "threading"):
-            yield
-            return
-        count = dask.config.get("num_workers", None) or dask.system.CPU_COUNT
-        with ThreadPoolExecutor(count) as pool, dask.config.set(pool=pool):
-            yield
+        yield
         return
     from distributed import Client
 
     try:
         client = Client(address, timeout="30s", set_as_default=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at DASK_SCHEDULER_ADDRESS={address}: {error}") from None
     with client:
-        cluster = client.scheduler_info()["workers"]
-        say(f"{len(cluster)} Dask workers at {address}")
+        say(f"{len(client.scheduler_info()['workers'])} Dask workers at {address}")
         yield
 
 
@@ -83,7 +75,7 @@ class Phase:
         client = _client()
         if client is not None:
             return _on_cluster(client, tasks, finished)
-        with Callback(posttask=lambda key, result, *_: finished(key, result)):
+        with Callback(posttask=lambda key, result, *_: finished(key, result)), _threads():
             return list(dask.compute(*tasks))
 
     def done(self, rows: int) -> None:
@@ -91,10 +83,25 @@ class Phase:
         say(f"{self._name}: {rows:,} rows in {format_seconds(seconds)}, {rows / seconds:,.0f} rows/s")
 
 
+@contextlib.contextmanager
+def _threads() -> Iterator[None]:
+    """Threads of our own, which are left only when no task is at work any more.
+
+    After an error Dask leaves running tasks alone, and they would still write into a folder that is being deleted.
+    """
+    if dask.config.get("scheduler", "threads") not in ("threads", "threading"):
+        yield
+        return
+    pool = ThreadPoolExecutor(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
+    try:
+        with dask.config.set(pool=pool):
+            yield
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _client() -> Any:
     """The cluster's client that is in force, if there is one."""
-    import sys
-
     if "distributed" not in sys.modules:  # loading it takes a second
         return None
     from distributed import default_client

@@ -29,7 +29,7 @@ from tasks.encoded import Layout, fingerprint
 from tasks.errors import UserError
 from tasks.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.kept_vocabulary import KeptVocabulary
-from tasks.parallel import Phase, workers
+from tasks.parallel import Phase, cluster
 from tasks.parsed_blocks import ParsedBlock
 from tasks.parts import Part, parse_files
 from tasks.progress import say
@@ -84,7 +84,7 @@ def prepare(
     what = files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
     say(f"{name}: preparing {what} ({sum(file.size for file in files) / 1e6:,.1f} MB)")
     try:
-        with workers():
+        with cluster():
             parts = parse_files(name, dataset, files, block_bytes=block_bytes)
             with whole_directory(final) as folder:
                 stable = rule["kind"] == "hash" or keeper.fitted_on is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks import parts
 from tasks import prepare as prepare_module
 from tasks.descriptions import Dataset
 from tasks.encoded import open_prepared
@@ -84,6 +84,8 @@ def write_tsv(path: Path, rows: list[list[str]], end: str = "\n") -> Path:
 def oracle(description: Dataset, rows: list[dict[str, Any]], min_count: int) -> dict[str, Any]:
     """What the arrays must be, from rows with None for a missing value."""
     n = len(rows)
+    if description.time_column:
+        rows = sorted(rows, key=lambda row: row[description.time_column])
     order = [row[description.time_column] for row in rows] if description.time_column else list(range(n))
     t80, t90 = sorted(order)[int(0.8 * n) - 1], sorted(order)[int(0.9 * n) - 1]
     split_of = ["train" if t <= t80 else "validation" if t <= t90 else "test" for t in order]
@@ -178,7 +180,7 @@ def test_tsv_equals_oracle_whatever_the_blocks_and_threads(tmp_path: Path, home:
     assert len(fingerprints) == 1
     schema = json.loads((folder / "schema.json").read_text())
     assert schema["split_by"] == ("timestamp" if timed else "file order")
-    assert schema["source"] == {"path": "logs.tsv", "bytes": raw.stat().st_size}
+    assert schema["source"] == {"path": "logs.tsv", "files": 1, "bytes": raw.stat().st_size}
     assert schema["ceiling"] is None
     assert sum(split["rows"] for split in schema["splits"].values()) == len(rows)
     train = [t for t, split in zip(expected["order"], expected["split_of"], strict=True) if split == "train"]
@@ -218,8 +220,8 @@ def test_parquet_equals_oracle_whatever_the_row_groups(tmp_path: Path) -> None:
     assert len(fingerprints) == 1
     order = sorted(expected["order"])
     splits = open_prepared(folder).splits
-    assert splits["train"]["first_time"] == order[0].isoformat(timespec="seconds")
-    assert splits["test"]["last_time"] == order[-1].isoformat(timespec="seconds")
+    assert splits["train"]["first_time"] == order[0].isoformat(timespec="seconds") + "Z"
+    assert splits["test"]["last_time"] == order[-1].isoformat(timespec="seconds") + "Z"
 
 
 @pytest.mark.parametrize(
@@ -308,10 +310,10 @@ def test_second_call_finds_the_folder(
     raw = write_tsv(tmp_path / "raw", random_rows(100))
     first = prepare("logs", dataset(TSV), raw, min_count=2)
     said = capsys.readouterr().out
-    assert all(f"▸ {phase}: " in said for phase in ("read", "vocabulary", "encode"))
+    assert all(f"▸ {phase}: " in said for phase in ("read", "vocabulary", "encode", "check"))
     assert "rows/s" in said
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_module, "open_logs", None)
+        patch.setattr(prepare_module, "parse_files", None)
         described = dataset(TSV, description="other words", raw="elsewhere")
         assert prepare("logs", described, raw, min_count=2, block_bytes=99) == first
     assert "already prepared" in capsys.readouterr().out
@@ -329,138 +331,35 @@ def test_ceiling_beside_the_raw_file_is_kept(tmp_path: Path) -> None:
 
 
 def fails(home: Path, description: Dataset, raw: Path, *parts: str, block_bytes: int = 1000) -> None:
-    """Preparing must fail with one message that has all the parts, and leave no file behind."""
+    """Preparing must fail with one message that has all the parts, and leave nothing but whole parts behind."""
     with pytest.raises(UserError) as caught:
         prepare("logs", description, raw, min_count=2, block_bytes=block_bytes)
     for part in (str(raw), *parts):
         assert part in str(caught.value)
-    left = [path for path in home.rglob("*") if path != home / "data" and path != home / "data" / "logs"]
-    assert left == []
-
-
-def test_raw_file_that_cannot_be_read(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails(home, dataset(TSV), tmp_path / "missing.tsv", "do not exist")
-    fails(home, dataset(TSV), tmp_path, "are a folder")
-    for name, content in {"empty": b"", "blank": b"\n\n"}.items():
-        (tmp_path / name).write_bytes(content)
-        fails(home, dataset(TSV), tmp_path / name, "are empty" if name == "empty" else "has 0 rows")
-    os.mkfifo(tmp_path / "pipe")
-    fails(home, dataset(TSV), tmp_path / "pipe", "not a regular file")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    raw = write_tsv(tmp_path / "raw", random_rows(20))
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refuse)
-        fails(home, dataset(TSV), raw, "cannot read the raw logs", "Permission denied")
-
-
-GOOD = ["1", "", "3", "4", "a", "b", "0"]
-BAD_LINES = {
-    "too few fields": (b"1\t\t3\t4\ta\tb", ["expected 7 fields", "found 6 fields"]),
-    "too many fields": (b"1\t\t3\t4\ta\tb\t0\t", ["expected 7 fields", "found 8 fields"]),
-    "blank line": (b"", ["expected 7 fields", "found a blank line"]),
-    "letters": (b"1\t\t3\tabc\ta\tb\t0", ["column 'n2' has 'abc'", "not a finite number"]),
-    "infinite": (b"1\t\tinf\t4\ta\tb\t0", ["column 'n1' has 'inf'", "not a finite number"]),
-    "too large": (b"1\t\t3\t-1e999\ta\tb\t0", ["column 'n2' has '-1e999'"]),
-    "nan": (b"1\t\tNaN\t4\ta\tb\t0", ["column 'n1' has 'NaN'"]),
-    "not UTF-8": (b"1\t\t3\t4\t\xff\tb\t0", ["not UTF-8 text: byte 0xff at position 8"]),
-    "zero byte": (b"1\t\t3\t4\ta\0\tb\t0", ["zero byte"]),
-    "carriage return": (b"1\t\t3\t4\ta\tb\t0\r1\t\t3\t4\ta\tb\t0", ["carriage return"]),
-    "label 2": (b"2\t\t3\t4\ta\tb\t0", ["column 'click' has 2", "pctr (kind binary) must be 0 or 1"]),
-    "label half": (b"0.5\t\t3\t4\ta\tb\t0", ["column 'click' has 0.5", "must be 0 or 1"]),
-    "label missing": (b"\t\t3\t4\ta\tb\t0", ["column 'click' has no value", "must be 0 or 1"]),
-    "label text": (b"yes\t\t3\t4\ta\tb\t0", ["column 'click' has 'yes'", "not a finite number"]),
-    "negative count": (b"1\t\t3\t4\ta\tb\t-1", ["column 'sales' has -1", "a whole number from 0 up"]),
-    "broken count": (b"1\t\t3\t4\ta\tb\t1.5", ["column 'sales' has 1.5", "pcvr (kind any)"]),
-}
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
-@pytest.mark.parametrize("mistake", BAD_LINES)
-def test_bad_line_is_named(tmp_path: Path, home: Path, mistake: str, end: bytes) -> None:
-    line, messages = BAD_LINES[mistake]
-    for number in (1, 83, 6000):
-        if number == 1 and not line:
-            continue
-        good = "\t".join(GOOD).encode()
-        lines = [good] * 7000
-        lines[number - 1] = line
-        raw = tmp_path / "raw"
-        raw.write_bytes(end.join(lines))
-        if mistake == "zero byte" and number < 6000:  # Near the start it is seen when the file is opened.
-            fails(home, dataset(TSV), raw, "the file is binary")
-        else:
-            fails(home, dataset(TSV), raw, f"line {number}:", *messages, block_bytes=30_000)
-
-
-def test_mistakes_that_could_hide_each_other(tmp_path: Path, home: Path) -> None:
-    good = "\t".join(GOOD).encode()
-    raw = tmp_path / "raw"
-    # A carriage return that ends a row and a blank line: as many rows as lines.
-    raw.write_bytes(b"\n".join([good] * 20 + [good + b"\r" + good, b""] + [good] * 20))
-    fails(home, dataset(TSV), raw, "line 21:", "carriage return", block_bytes=1 << 20)
-    raw.write_bytes(b"\xef\xbb\xbf" + b"\n".join([good] * 20 + [good + b"x"]))
-    fails(home, dataset(TSV), raw, "line 21:", "column 'sales' has '0x'", block_bytes=1 << 20)
+    folders = list((home / "data" / "logs").iterdir())
+    assert [folder.name for folder in folders] in ([], ["parts"])
+    assert all((part / "part.json").exists() for folder in folders for part in folder.iterdir())
 
 
 def test_after_an_error_no_block_is_still_at_work(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     working, second_started = [], threading.Event()
 
-    def read_block(logs: Any, block: Any, parsed: Path) -> int:
-        if block.index == 0:
+    def parse_block(logs: Any, block: Any, folder: Path) -> dict[str, Any]:
+        if block.number == 0:
             second_started.wait(5)
-            raise UserError(f"{logs.path}: the first block is wrong")
-        working.append(block.index)
+            raise UserError(f"{logs.file.path}: the first block is wrong")
+        working.append(block.number)
         second_started.set()
         time.sleep(0.3)
-        parsed.write_bytes(b"late")
-        working.remove(block.index)
-        return 1
+        (folder / f"{block.number}.arrow").write_bytes(b"late")
+        working.remove(block.number)
+        return {}
 
-    monkeypatch.setattr(prepare_module, "_read_block", read_block)
+    monkeypatch.setattr(parts, "parse_block", parse_block)
     with dask.config.set(num_workers=2):
         fails(home, dataset(TSV), write_tsv(tmp_path / "raw", random_rows(200)), "the first block is wrong")
     assert second_started.is_set()
     assert working == []
-
-
-def test_files_of_another_format(tmp_path: Path, home: Path) -> None:
-    text = write_tsv(tmp_path / "logs.tsv", random_rows(100))
-    (tmp_path / "logs.tsv.gz").write_bytes(gzip.compress(text.read_bytes()))
-    fails(home, dataset(TSV), tmp_path / "logs.tsv.gz", "compressed with gzip: decompress")
-    pq.write_table(parquet_table(100), tmp_path / "logs.parquet")
-    fails(home, dataset(TSV), tmp_path / "logs.parquet", "are a Parquet file", "format is tsv")
-    fails(home, dataset(PARQUET), text, "not a whole Parquet file")
-    whole = (tmp_path / "logs.parquet").read_bytes()
-    (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
-    fails(home, dataset(PARQUET), tmp_path / "cut", "not a whole Parquet file")
-    (tmp_path / "damaged").write_bytes(whole[:4] + b"\xff" * 900 + whole[904:])
-    fails(home, dataset(PARQUET), tmp_path / "damaged", "cannot read row group 0")
-    header = [TSV_COLUMNS, *random_rows(100)]
-    fails(home, dataset(TSV), write_tsv(tmp_path / "header", header), "line 1:", "is this a header line?")
-
-
-def test_parquet_columns_that_do_not_fit(tmp_path: Path, home: Path) -> None:
-    raw, table = tmp_path / "raw.parquet", parquet_table(100)
-
-    def check(changed: pa.Table, *parts: str) -> None:
-        pq.write_table(changed, raw, row_group_size=30)
-        fails(home, dataset(PARQUET), raw, *parts)
-
-    def replaced(name: str, values: Any) -> pa.Table:
-        return table.set_column(table.schema.get_field_index(name), name, pa.array(values))
-
-    renamed = table.rename_columns(["ignored", "when", "whole", "real", "texts", "coded", "number", "sales"])
-    check(renamed, "has no column 'text' (did you mean 'texts'?); it has: ignored, when, whole")
-    check(replaced("whole", ["1"] * 100), "column 'whole' has type string; it must be a number")
-    check(replaced("text", [0.5] * 100), "column 'text' has type double; it must be a string, dictionary")
-    check(replaced("when", ["2024"] * 100), "column 'when' has type string; it must be a timestamp")
-    check(replaced("real", [1.0] * 70 + [-math.inf] + [1.0] * 29), "row 71:", "column 'real' has -inf")
-    check(replaced("sales", [1] * 40 + [None] + [1] * 59), "row 41:", "column 'sales' has no value")
-    check(replaced("sales", [1] * 99 + [-2]), "row 100:", "column 'sales' has -2")
-    check(replaced("when", [*range(35), None, *range(64)]), "row 36:", "time column 'when' has no value")
 
 
 def test_splits_that_would_be_empty(tmp_path: Path, home: Path) -> None:
@@ -475,22 +374,14 @@ def test_splits_that_would_be_empty(tmp_path: Path, home: Path) -> None:
     assert [split["rows"] for split in open_prepared(smallest).splits.values()] == [8, 1, 1]
 
 
-def test_missing_time_is_named(tmp_path: Path, home: Path) -> None:
-    rows = random_rows(100, timed=True)
-    rows[56][-1] = ""
-    raw = write_tsv(tmp_path / "raw", rows)
-    fails(home, dataset(TIMED_TSV), raw, "line 57:", "the time column 'time' has no value")
-
-
 def test_raw_file_that_changes_meanwhile(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = write_tsv(tmp_path / "raw", random_rows(100))
-    write = prepare_module._write
+    raw, parse_block = write_tsv(tmp_path / "raw", random_rows(100)), parts.parse_block
 
-    def touch(*args: Any, **kwargs: Any) -> Any:
+    def touch(*arguments: Any) -> Any:
         os.utime(raw, ns=(1, 1))
-        return write(*args, **kwargs)
+        return parse_block(*arguments)
 
-    monkeypatch.setattr(prepare_module, "_write", touch)
+    monkeypatch.setattr(parts, "parse_block", touch)
     fails(home, dataset(TSV), raw, "changed while")
 
 

@@ -19,7 +19,8 @@ from tasks import prepare as prepare_module
 from tasks.descriptions import Dataset
 from tasks.encoded import open_prepared
 from tasks.prepare import prepare
-from tasks.vocabulary import Buckets, Vocabulary, chosen, stable_hash
+from tasks.stable_hash import stable_hash
+from tasks.vocabulary import Buckets, Selection, Vocabulary, chosen
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -116,7 +117,7 @@ class TestHash:
         """Whatever the blocks, and without counting."""
         rows = random_rows()
         raw, described = write(tmp_path / "raw", rows), dataset(vocabulary="hash", vocabulary_buckets=50)
-        monkeypatch.setattr(prepare_module, "_count_block", None)
+        monkeypatch.setattr(prepare_module, "chosen_tokens", None)
         fingerprints = set()
         for block_bytes in (900, 20_000, 32 << 20):
             folder = prepare(f"logs{block_bytes}", described, raw, min_count=2, block_bytes=block_bytes)
@@ -162,8 +163,8 @@ def choose(folder: Path, counts: dict[str, int], *, seed: int = 0, min_count: in
     (folder / "scratch").mkdir(parents=True)
     rule = {"kind": "private", "epsilon": 0.5, "min_count": min_count, **changes}
     table = pa.table({"token": list(counts), "count": np.array(list(counts.values()))})
-    rng = np.random.default_rng(seed)
-    return chosen(rule, ("site",), [table], examples=100_000, folder=folder, rng=rng)
+    selection = Selection.of(rule, 1, 100_000)
+    return chosen(selection.description, ("site",), [selection.select(table, np.random.default_rng(seed))], folder)
 
 
 class TestPrivate:
