@@ -17,7 +17,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 	@echo
-	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=path TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
+	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
 	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=; DP_ADS_HOME=folder moves everything generated out of var/'
 

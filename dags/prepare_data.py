@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,18 @@ _CONFIG = load_config()
             description="Leave empty for the pipeline's own.",
         ),
         "tasks": Param(None, type=["null", "array"], items={"type": "string"}, title="Prediction tasks"),
-        "raw": Param(None, type=["null", "string"], title="Raw file", description="Path of the dataset's raw log."),
+        "raw": Param(
+            None,
+            type=["null", "string"],
+            title="Raw log",
+            description="The dataset's files: a path, a folder or a pattern such as logs/day=*/*.parquet.",
+        ),
+        "refit": Param(
+            False,
+            type="boolean",
+            title="New vocabulary",
+            description="For datasets with keep_vocabulary, whose tokens otherwise keep their ids.",
+        ),
     },
 )
 def prepare_data() -> None:
@@ -48,7 +60,8 @@ def prepare_data() -> None:
         from tasks.datasets import prepare_datasets
 
         options = {name: value for name, value in get_current_context()["params"].items() if value}
-        prepared = step(prepare_datasets, options)
+        refit = options.pop("refit", False)
+        prepared = step(functools.partial(prepare_datasets, refit=refit), options)
         yield Metadata(PREPARED_DATA, extra={item["dataset"]: item["fingerprint"] for item in prepared})
         return prepared
 

@@ -65,8 +65,8 @@ def _options() -> dict[str, Any]:
         "raw": Param(
             None,
             type=["null", "string"],
-            title="Raw file",
-            description="Path of the dataset's raw log, where it is not in pipelines.yaml.",
+            title="Raw log",
+            description="The dataset's files, where they are not in pipelines.yaml: a path, a folder or a pattern.",
         ),
     },
 )

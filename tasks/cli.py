@@ -57,8 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("dataset", help="a synthetic dataset of pipelines.yaml")
     verb.add_argument("--profile", default="quick", help="sets the number of rows (default: quick)")
     verb.add_argument("--rows", type=_positive(int), help="number of rows, instead of the profile's")
+    verb = _verb(verbs, "describe", _describe, "draft the description of a log for pipelines.yaml from its files")
+    verb.add_argument("files", nargs="+", help="a file, a folder, a pattern in quotes, or several of these")
+    verb.add_argument("--name", help="what to call the dataset (default: after the file)")
     verb = _verb(verbs, "prepare", _prepare, "split, transform and encode the datasets of a pipeline")
     _selection_arguments(verb)
+    verb.add_argument(
+        "--refit", action="store_true", help="make a new vocabulary where the dataset keeps an earlier one"
+    )
     verb = _verb(verbs, "plan", _plan, "prepare, then list the trials of a pipeline with their noise")
     _selection_arguments(verb)
     verb = _verb(verbs, "train", _train, "train the trials of a plan")
@@ -104,7 +110,7 @@ def _selection_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--pipeline", default="relative_loss", help="default: relative_loss")
     verb.add_argument("--profile", help="how large: smoke, quick (the default) or paper")
     verb.add_argument("--dataset", help="a dataset of pipelines.yaml, for all tasks")
-    verb.add_argument("--raw", help="the raw file of --dataset")
+    verb.add_argument("--raw", help="the raw log of --dataset: a file, a folder or a pattern in quotes")
     verb.add_argument("--tasks", type=_list_of(str), help="for example pctr,pcvr (default: the pipeline's)")
     verb.add_argument("--epsilons", type=_list_of(_positive(float)), help="for example 1,10 (default: the grid's)")
     verb.add_argument("--seeds", type=_positive(int), help="how many seeds to average over (default: the grid's)")
@@ -224,8 +230,16 @@ def _generate(options: argparse.Namespace) -> None:
 def _prepare(options: argparse.Namespace) -> None:
     from tasks.datasets import prepare_datasets
 
-    prepared = prepare_datasets(_selection(options))
+    prepared = prepare_datasets(_selection(options), refit=options.refit)
     _show(options, prepared, "\n".join(f"{item['dataset']}: {item['path']}" for item in prepared))
+
+
+def _describe(options: argparse.Namespace) -> None:
+    from tasks.describe import describe
+
+    found = describe(options.files, name=options.name)
+    text = found.pop("text")
+    _show(options, found, text)
 
 
 def _plan(options: argparse.Namespace) -> None:

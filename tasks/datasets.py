@@ -22,13 +22,17 @@ def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> 
     return [raw] if raw else dataset.raw or ()
 
 
-def prepare_datasets(options: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Prepares every dataset that the chosen tasks need; finds what was prepared before."""
+def prepare_datasets(options: Mapping[str, Any], *, refit: bool = False) -> list[dict[str, str]]:
+    """Prepares every dataset that the chosen tasks need; finds what was prepared before.
+
+    ``refit`` is for datasets that keep their vocabulary: it makes a new one.
+    """
     config = load_config()
     selection = select(config, options)
     prepared = []
     for name in dict.fromkeys(selection.datasets.values()):
         raw = raw_log(config, name, selection.profile, selection.raw)
-        path = prepare(name, config.dataset(name), raw, min_count=config.profile(selection.profile).min_count)
+        min_count = config.profile(selection.profile).min_count
+        path = prepare(name, config.dataset(name), raw, min_count=min_count, refit=refit)
         prepared.append({"dataset": name, "path": str(path), "fingerprint": open_prepared(path).fingerprint})
     return prepared

@@ -32,93 +32,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.descriptions import Dataset, TaskName
+from tasks.descriptions import TASKS, Dataset, TaskName
 from tasks.errors import UserError
 from tasks.raw_files import RawFile, find_files
 from tasks.text_logs import iso_times
 
+# The sample: what stands in the file.
+
 _MOST_BYTES, _PIECE, _LONGEST_LINE = 32 << 20, 1 << 20, 1 << 20
-_ROWS_OF_LAST_FILE, _LINES_TO_SNIFF = 1000, 1000
-# In fewer rows, that a value is always the same or never repeats says nothing.
-_ENOUGH_ROWS = 50
-_INTEGER = r"^[ \t]*[-+]?(0|[1-9]\d*)[ \t]*$"  # 007 is a code
-_NUMBER = r"^[ \t]*[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?[ \t]*$"
-_DATE = r"^\d{4}-\d\d-\d\d"
+_LINES_TO_SNIFF = 1000
+NUMBER = r"^[ \t]*[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?[ \t]*$"  # 007 is a code
+DATE = r"^\d{4}-\d\d-\d\d"
+ABSENT_WORDS = ("null", "(null)", r"\n", "na", "n/a", "#n/a", "nan", "none", "nil", "-", "?")
 _NAME = re.compile(r"[^\W\d][\w .:-]{0,63}")
-_PLAIN = re.compile(r"[A-Za-z_/.][\w./*=-]*|-?[1-9]\d{0,9}", re.ASCII)
-_WIDTH = 120
-
-_ABSENT_WORDS = ("null", "(null)", r"\n", "na", "n/a", "#n/a", "nan", "none", "nil", "-", "?")
-_ABSENT_NUMBERS = (-1, -9, -99, -999, -9999)
-_FIRST_SECOND, _LAST_SECOND = 631_152_000, 2_208_988_800  # of 1990 and 2039
-_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
-
-# What the words of a name say. The first of several names of a label is the best.
-_CLICKED = ["click", "clicked", "clicks", "clk", "ctr", "label", "target", "y"]
-_CONVERTED = [
-    "conversion",
-    "converted",
-    "conv",
-    "cvr",
-    "sale",
-    "sold",
-    "purchase",
-    "purchased",
-    "bought",
-    "order",
-    "install",
-]
-_CONVERSIONS = ["conversions", "convs", "sales", "orders", "purchases", "installs"]
-_FILLERS = frozenset(["is", "has", "was", "did", "n", "nb", "num", "number", "of", "count", "total", "flag", "label"])
-_TIMES = frozenset(["time", "timestamp", "ts", "datetime", "date", "day", "hour", "dt", "epoch", "at"])
-_NOT_TIMES = frozenset(["since", "delay", "of", "to", "duration", "zone", "elapsed", "last"])
-_AFTERWARDS = frozenset(["conversion", "conversions", "attribution", "attributed", "delay", "revenue"])
-_OUTCOMES = frozenset(["sale", "sales", "purchase", "purchases", "order", "orders"])
-_OF_OUTCOMES = frozenset(["amount", "value", "id", "time", "timestamp", "ts", "date", "at", "total"])
-_HISTORY = frozenset(["last", "past", "previous", "prev", "prior", "before", "history", "avg", "mean", "rate"])
-_CATEGORIES = frozenset(
-    [
-        "id",
-        "uid",
-        "cat",
-        "category",
-        "type",
-        "kind",
-        "class",
-        "code",
-        "campaign",
-        "device",
-        "advertiser",
-        "publisher",
-        "partner",
-        "site",
-        "app",
-        "domain",
-        "country",
-        "region",
-        "city",
-        "zip",
-        "brand",
-        "product",
-        "placement",
-        "slot",
-        "creative",
-        "banner",
-        "channel",
-        "segment",
-        "os",
-        "browser",
-        "gender",
-        "hour",
-        "day",
-        "c",
-    ]
-)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The first rows of a file. ``stored`` is text, or a Parquet column's kind; one of no use has no values."""
+    """The first rows of a file. ``stored`` is text, or a Parquet column's kind; one of no use has no ``values``."""
 
     format: str
     delimiter: str | None
@@ -130,304 +61,34 @@ class Sample:
     is_whole: bool
     problems: tuple[str, ...] = ()
 
-    @cached_property
-    def columns(self) -> list[Column]:
-        return [
-            Column(name, "other", stored) if values is None else _look(name, stored, values)
-            for name, stored, values in zip(self.names, self.stored, self.values, strict=True)
-        ]
 
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """What a sample shows of a column. ``numbers`` are NaN, and ``present`` is false, where a value is missing."""
-
-    name: str
-    type: str
-    stored: str
-    distinct: int = 0
-    missing_share: float = 0.0
-    stand_ins: dict[str, float] = field(default_factory=dict)
-    odd_share: float = 0.0
-    examples: tuple[str, ...] = ()
-    is_hash_like: bool = False
-    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-
-    @cached_property
-    def words(self) -> list[str]:
-        """The words of the name, without numbers: ``isClick2`` is is, click."""
-        return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", self.name)]
-
-    @property
-    def is_number(self) -> bool:
-        return self.type in ("integer", "number")
-
-    @cached_property
-    def known(self) -> np.ndarray:
-        return self.numbers[np.isfinite(self.numbers)]
-
-    @cached_property
-    def non_decreasing_share(self) -> float | None:
-        return float((np.diff(self.known) >= 0).mean()) if len(self.known) > 1 else None
-
-    @cached_property
-    def is_count(self) -> bool:
-        known = np.zeros(0) if self.type == "time" else self.known
-        return len(known) > 0 and bool(((known >= 0) & (known <= 1000) & (known == np.floor(known))).all())
-
-    @cached_property
-    def is_binary(self) -> bool:
-        return self.is_count and bool((self.known <= 1).all())
-
-    @property
-    def is_unique(self) -> bool:
-        return bool(self.present.sum() >= _ENOUGH_ROWS and self.distinct > 0.9 * self.present.sum())
-
-    @property
-    def is_category(self) -> bool:
-        """Whether its numbers are no amounts, but names of something."""
-        return self.is_hash_like or not _CATEGORIES.isdisjoint(self.words[-1:])
-
-    @property
-    def is_after_the_fact(self) -> bool:
-        """Whether its name says that it comes from what the labels predict."""
-        is_about = not _OUTCOMES.isdisjoint(self.words) and not _OF_OUTCOMES.isdisjoint(self.words)
-        return _HISTORY.isdisjoint(self.words) and (is_about or not _AFTERWARDS.isdisjoint(self.words))
-
-    @cached_property
-    def time_format(self) -> str | None:
-        """How its values would be read as times, unless they have a type of their own or count from an unknown day."""
-        if self.type == "time":
-            return "iso8601" if self.stored in ("text", "string") else None
-        if self.type != "integer" or not len(self.known):
-            return None
-        low, high = self.known.min(), self.known.max()
-        return next((u for u, n in _UNITS.items() if _FIRST_SECOND * n <= low and high <= _LAST_SECOND * n), None)
-
-    @cached_property
-    def time_score(self) -> float | None:
-        """How much it looks like the time of the row; None if it cannot be."""
-        is_named = not _TIMES.isdisjoint(self.words) and _NOT_TIMES.isdisjoint(self.words)
-        is_exact, in_order = is_named and len(self.words) == 1, self.non_decreasing_share == 1
-        if self.type == "time" and self.stored != "string":  # a Parquet file's times are no texts
-            score = 3.0
-        elif self.type == "integer" and self.distinct > 1 and self.time_format and (is_named or in_order):
-            score = 2.0
-        elif self.type == "integer" and self.distinct > 1 and is_named and (is_exact or in_order):
-            score = 1.0
-        else:
-            return None
-        score += is_named + is_exact + 2 * in_order + 2 * self.distinct / len(self.present)
-        return round(score - 2 * (not self.present.all()) - 4 * self.is_after_the_fact, 2)
-
-    def follows(self, label: Column) -> bool:
-        """Whether it has something to say only where the label is above 0, in too many rows for chance."""
-        active = self.present & ~(self.numbers == 0)
-        positive = label.numbers > 0
-        if not active.any() or not positive[active].all():
-            return False
-        return bool(active.sum() * math.log(positive.mean()) < math.log(1e-6))
-
-
-class Candidate(NamedTuple):
-    """A column that can be a task's label; the best name has the lowest rank."""
-
-    column: Column
-    task: TaskName
-    kind: str
-    rank: int
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What was made of a sample. ``in_order`` is None where nothing tells."""
-
-    sample: Sample
-    time: Column | None
-    in_order: bool | None
-    candidates: tuple[Candidate, ...]
-    is_guess: bool
-
-    @cached_property
-    def labels(self) -> dict[TaskName, Candidate]:
-        """The best candidate of each task."""
-        tasks: tuple[TaskName, ...] = ("pctr", "pcvr", "pconvs")
-        of_task = {task: [c for c in self.candidates if c.task == task] for task in tasks}
-        return {task: min(found, key=lambda c: c.rank) for task, found in of_task.items() if found}
-
-    @cached_property
-    def roles(self) -> dict[Column, str]:
-        return {column: self._role(column) for column in self.sample.columns}
-
-    def _role(self, column: Column) -> str:
-        """What the column is: time, label, integer, categorical, or why it is left out."""
-        labels = [label.column for label in self.labels.values()]
-        is_row_number = column.type == "integer" and column.non_decreasing_share == 1
-        roles = {
-            "name stands twice": self.sample.names.count(column.name) > 1,
-            "time": column is self.time,
-            "label": column in labels,
-            "no name": not column.name,
-            "type cannot be used": column.type == "other",
-            "like a label": any(column is candidate.column for candidate in self.candidates),
-            "another time": column.type == "time" or column.time_score is not None,
-            "no values": not column.present.any(),
-            "constant": self.sample.rows >= _ENOUGH_ROWS and column.distinct == 1 and bool(column.present.all()),
-            "after the fact": column.is_after_the_fact,
-            "only where a label is above 0": any(column.follows(label) for label in labels),
-            "nearly unique": column.is_unique and (column.type == "text" or column.is_category or is_row_number),
-            "ids stored as fractions": column.is_category and column.type == "number" and column.stored != "text",
-            "integer": column.is_number and not column.is_category,
-        }
-        return next((role for role, holds in roles.items() if holds), "categorical")
-
-    def names(self, role: str) -> list[str]:
-        return [column.name for column, its in self.roles.items() if its == role]
-
-    @property
-    def missing(self) -> list[str]:
-        """What stands for a missing value in several columns, or as a word among numbers."""
-        columns = Counter(value for column in self.sample.columns for value in column.stand_ins)
-        words = {v for c in self.sample.columns if c.is_number for v in c.stand_ins if v.lower() in _ABSENT_WORDS}
-        return [value for value, count in columns.items() if count > 1 or value in words]
-
-
-def describe(raw: Sequence[str], *, name: str | None = None, sample_rows: int = 100_000) -> dict[str, Any]:
-    """What the first rows of a log show, with a draft of its description as ``yaml``, and all of it as ``text``.
-
-    ``problems`` says what a person has to look at, ``valid`` whether the draft is a description as it is. A file that
-    cannot be described at all is a ``UserError``.
-    """
-    files = find_files(raw)
-    sample = _read(files[0], sample_rows)
-    times = sorted((c for c in sample.columns if c.time_score is not None), key=lambda c: -(c.time_score or 0))
-    time = times[0] if times else None
-    in_order = None
-    if time is not None and time.distinct > 1:
-        in_order = time.non_decreasing_share == 1 and bool(time.present.all())
-    problems = [*sample.problems]
-    if len(files) > 1:
-        try:
-            last = _read(files[-1], _ROWS_OF_LAST_FILE)
-            problems += _differences(files[-1].path, sample, last)
-            later = [c.known.min() for c in last.columns if time and c.name == time.name and len(c.known)]
-            if time is not None and in_order and later:
-                in_order = bool(later[0] >= time.known.max())
-        except UserError as error:
-            problems.append(str(error))
-    named = tuple(_candidates(sample.columns))
-    guess = [Candidate(c, "pctr", "binary", 0) for c in sample.columns if c.is_binary and c.distinct == 2]
-    found = Findings(sample, time, in_order, named or tuple(guess[:1]), not named)
-    problems += _problems(found)
-    key = name or _name(str(raw[0]))
-    draft = "\n".join(_draft(found, key, [str(item) for item in raw])) + "\n"
-    try:
-        Dataset.model_validate(yaml.safe_load(draft)[key])
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e['msg']}".strip() for e in error.errors())
-        problems.append(f"the draft is not a whole description yet: {told}")
-    result: dict[str, Any] = {
-        "name": key,
-        "files": [str(file.path) for file in files],
-        "format": sample.format,
-        "delimiter": sample.delimiter,
-        "header": sample.header,
-        "compression": files[0].compression,
-        "rows_sampled": sample.rows,
-        "rows": _count_rows(files, sample),
-        "columns": [
-            {
-                "name": column.name,
-                "type": column.type,
-                "stored": column.stored,
-                "distinct": column.distinct,
-                "distinct_is_at_least": not sample.is_whole or len(files) > 1,
-                "missing_share": column.missing_share,
-                "stand_ins": column.stand_ins,
-                "examples": list(column.examples),
-                "role": role,
-            }
-            for column, role in found.roles.items()
-        ],
-        "from_path": list(files[0].from_path),
-        "time_candidates": [
-            {"column": c.name, "time_format": c.time_format, "non_decreasing_share": c.non_decreasing_share}
-            for c in times
-        ],
-        "label_candidates": [
-            {"column": c.column.name, "task": c.task, "kind": c.kind, "is_guess": found.is_guess}
-            for c in sorted(found.candidates, key=lambda c: c.rank)
-        ],
-        "in_time_order": in_order,
-        "yaml": draft,
-        "problems": problems,
-    }
-    return {**result, "text": _text(result, found)}
-
-
-def _candidates(columns: Iterable[Column]) -> Iterator[Candidate]:
-    """The columns whose names and values are those of a label."""
-    for column in columns:
-        words = [word for word in column.words if word not in _FILLERS] or column.words[-1:]
-        core, last = words[0] if len(words) == 1 else "", "".join(words[-1:])
-        if column.is_count and (core in _CONVERSIONS or (core in _CONVERTED and not column.is_binary)):
-            rank = [*_CONVERSIONS, *_CONVERTED].index(core)
-            yield Candidate(column, "pcvr", "any", 50 + rank)
-            yield Candidate(column, "pconvs", "count", rank)
-        elif column.is_binary and core in _CONVERTED:
-            yield Candidate(column, "pcvr", "binary", _CONVERTED.index(core))
-        elif column.is_binary and core in _CLICKED:
-            yield Candidate(column, "pctr", "binary", _CLICKED.index(core))
-        elif column.is_binary and last in ("clicked", "converted", "purchased") and _HISTORY.isdisjoint(words):
-            yield Candidate(column, "pctr" if last == "clicked" else "pcvr", "binary", 100)
-
-
-def _problems(found: Findings) -> Iterator[str]:
-    """What a person has to look at in single columns."""
-    for column, role in found.roles.items():
-        name, words = _shown(column.name), column.words[-1:]
-        if column.odd_share:
-            yield f"column {name} has values that are not numbers in {_percent(column.odd_share)} of the rows"
-        if column.distinct == 2 and not column.is_count and not {*_CLICKED, *_CONVERTED}.isdisjoint(words):
-            values = " and ".join(column.examples)
-            yield f"column {name} is called like a label, but has {values}: a label is 0 or 1"
-        if column.type == "time" and column.stored == "string" and found.time is None:
-            yield f"column {name} has times as texts: in a Parquet file they must be timestamps, dates or numbers"
-        if role in ("time", "label") and not column.present.all():
-            yield f"column {name} is the {role}, but is missing in {_percent(1 - column.present.mean())} of the rows"
-    if not found.labels:
-        yield "no column can be a label: it would be 0 or 1, or a small whole number called conversions or the like"
-
-
-def _differences(path: Path, first: Sample, last: Sample) -> Iterator[str]:
-    """How the columns of the last file differ from those of the first."""
-    if (first.format, first.delimiter, first.header) != (last.format, last.delimiter, last.header):
-        yield f"{path} has not the format of the first file"
-    elif first.names != last.names:
-        lacks, adds = ([n for n in a if n not in b] for a, b in ((first.names, last.names), (last.names, first.names)))
-        told = [
-            f"{verb} {', '.join(map(_shown, names))}" for verb, names in (("lacks", lacks), ("adds", adds)) if names
-        ]
-        yield f"{path} has not the columns of the first file: it {' and '.join(told) or 'has them in another order'}"
-    elif first.stored != last.stored:
-        other = [_shown(n) for n, a, b in zip(first.names, first.stored, last.stored, strict=True) if a != b]
-        yield f"{path} has other types than the first file in {', '.join(other)}"
-
-
-def _read(file: RawFile, rows: int) -> Sample:
+def read_sample(file: RawFile, rows: int) -> Sample:
     with file.path.open("rb") as opened:
         is_parquet = opened.read(4) == b"PAR1"
     return _read_parquet(file.path, rows) if is_parquet else _read_text(file, rows)
 
 
-def _count_rows(files: Sequence[RawFile], sample: Sample) -> int | None:
-    if sample.format != "parquet":
-        return sample.rows if sample.is_whole and len(files) == 1 else None
+def count_rows(files: Sequence[RawFile]) -> int | None:
     try:
         return sum(pa.parquet.read_metadata(file.path).num_rows for file in files)
     except (OSError, ValueError, pa.ArrowException):
         return None
+
+
+def differences(path: Path, first: Sample, last: Sample) -> Iterator[str]:
+    """How the columns of the last file differ from those of the first."""
+    lacks = [shown(name) for name in first.names if name not in last.names]
+    adds = [shown(name) for name in last.names if name not in first.names]
+    types = [shown(name) for name, a, b in zip(first.names, first.stored, last.stored, strict=False) if a != b]
+    if (first.format, first.delimiter, first.header) != (last.format, last.delimiter, last.header):
+        yield f"{path} has not the format of the first file"
+    elif lacks or adds:
+        told = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
+        yield f"{path} has not the columns of the first file: it {' and '.join(told)}"
+    elif first.names != last.names:
+        yield f"{path} has the columns of the first file in another order"
+    elif types:
+        yield f"{path} has other types than the first file in {', '.join(types)}"
 
 
 def _read_parquet(path: Path, rows: int) -> Sample:
@@ -480,43 +141,43 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def _read_text(file: RawFile, rows: int) -> Sample:
     lines, is_whole, problems = _lines(file, rows)
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line is not None]
-    texts = [line for _, line in numbered if line.strip()]
-    if not texts:
+    texts = [line for line in lines if line]
+    if not any(line.strip() for line in texts):
         raise UserError(f"the raw logs {file.path} have only blank lines")
     if re.fullmatch(r"\s*[{\[].*[}\]],?\s*", texts[0]) and '"' in texts[0]:
         raise UserError(f"the raw logs {file.path} look like JSON: make a Parquet file, csv or tsv of them first")
     delimiter, width, quotes = _sniff(texts[:_LINES_TO_SNIFF])
-    fitting = [line for line in texts if _fields(line, delimiter, quotes) == width]
-    if len(fitting) < len(numbered):
-        first = next(number for number, line in numbered if not line or _fields(line, delimiter, quotes) != width)
-        share = _percent(1 - len(fitting) / len(numbered))
-        problems.append(f"{share} of the lines have not {width} fields; the first of them is line {first}")
-    names, data = [f"column_{n}" for n in range(1, width + 1)], "\n".join(fitting).encode()
-    options = {
-        "read_options": pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
-        "parse_options": pa.csv.ParseOptions(
-            delimiter=delimiter, quote_char='"' if quotes else False, invalid_row_handler=lambda _: "skip"
-        ),
-        "convert_options": pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-        ),
-    }
+    widths = [None if line is None else _fields(line, delimiter, quotes) for line in lines]
+    ragged = [number for number, found in enumerate(widths, start=1) if found not in (width, None)]
+    if ragged:
+        share = percent(len(ragged) / len(lines))
+        problems.append(f"{share} of the lines have not {width} fields; the first of them is line {ragged[0]}")
+    names = [f"column_{n}" for n in range(1, width + 1)]
+    data = "\n".join(line for line, found in zip(lines, widths, strict=True) if line and found == width).encode()
     try:
-        values = [column.combine_chunks() for column in pa.csv.read_csv(pa.BufferReader(data), **options).columns]
+        table = pa.csv.read_csv(
+            pa.BufferReader(data),
+            pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
+            pa.csv.ParseOptions(
+                delimiter=delimiter, quote_char='"' if quotes else False, invalid_row_handler=lambda _: "skip"
+            ),
+            pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+            ),
+        )
     except pa.ArrowException as error:
         raise UserError(f"the raw logs {file.path} cannot be read as text: {error}") from None
-    header = _has_header(values)
+    values = [column.combine_chunks() for column in table.columns]
+    header = bool(len(table)) and widths[0] == width and _has_header(values)
     if header:
         names = [column[0].as_py() or "" for column in values]
         values = [column.slice(1) for column in values]
-        problems += [f"the header has more than one column {_shown(n)}" for n, k in Counter(names).items() if k > 1]
+        problems += [f"the header has more than one column {shown(n)}" for n, k in Counter(names).items() if k > 1]
     values = [column.slice(0, rows) for column in values]
     if not len(values[0]):
-        raise UserError(f"the raw logs {file.path} have a header line and no rows")
-    kind = "csv" if quotes else "tsv"
+        raise UserError(f"the raw logs {file.path} have no rows{' after their header' if header else ''}")
     read = (tuple(names), ("text",) * width, tuple(values), len(values[0]))
-    return Sample(kind, delimiter, header, *read, is_whole, tuple(problems))
+    return Sample("csv" if quotes else "tsv", delimiter, header, *read, is_whole, tuple(problems))
 
 
 def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]:
@@ -545,7 +206,7 @@ def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]
             lines.append(None)
             wrong.append(f"line {number}: {error}")
     if wrong:
-        share = _percent(len(wrong) / len(lines))
+        share = percent(len(wrong) / len(lines))
         if 10 * len(wrong) > len(lines):
             raise UserError(f"{file.path}, {wrong[0]}; {share} of the lines cannot be read")
         problems.append(f"{share} of the lines cannot be read; the first is {wrong[0]}")
@@ -565,9 +226,9 @@ def _decoded(line: bytes) -> str:
 
 
 def _fields(line: str, delimiter: str, quotes: bool) -> int:
-    """How many fields a line has; 0 if its quotes do not match."""
+    """How many fields a line has; 0 if it is blank or its quotes do not match."""
     if not quotes or '"' not in line:
-        return line.count(delimiter) + 1
+        return line.count(delimiter) + 1 if line else 0
     try:
         return len(next(csv.reader([line], delimiter=delimiter, strict=True)))
     except csv.Error:
@@ -590,19 +251,174 @@ def _sniff(lines: Sequence[str]) -> tuple[str, int, bool]:
 def _has_header(columns: Sequence[pa.Array]) -> bool:
     """Whether the first line names the columns: words where numbers follow, or words that never come again."""
     first = [column[0].as_py() or "" for column in columns]
-    if any(re.match(f"{_NUMBER}|{_DATE}", text) or text.lower() in _ABSENT_WORDS for text in first):
+    if any(re.match(f"{NUMBER}|{DATE}", text) or text.lower() in ABSENT_WORDS for text in first):
         return False
     rest = [column.slice(1, _LINES_TO_SNIFF).drop_null() for column in columns]
-    rest = [column.filter(pc.invert(_is_absent(column))) for column in rest]
-    matches = [pc.all(pc.match_substring_regex(column, f"{_NUMBER}|{_DATE}")).as_py() for column in rest]
-    if any(name and match for name, match in zip(first, matches, strict=True)):
+    rest = [column.filter(pc.invert(is_absent(column))) for column in rest]
+    is_typed = [len(c) and pc.all(pc.match_substring_regex(c, f"{NUMBER}|{DATE}")).as_py() for c in rest]
+    if any(name and typed for name, typed in zip(first, is_typed, strict=True)):
         return True
-    come_again = any(pc.any(pc.equal(column, name)).as_py() for name, column in zip(first, rest, strict=True))
-    return len(set(first)) == len(first) and all(map(_NAME.fullmatch, first)) and not come_again
+    comes_again = any(pc.any(pc.equal(column, name)).as_py() for name, column in zip(first, rest, strict=True))
+    return len(set(first)) == len(first) and all(map(_NAME.fullmatch, first)) and not comes_again
 
 
-def _is_absent(texts: pa.Array) -> pa.Array:
-    return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(_ABSENT_WORDS))
+def is_absent(texts: pa.Array) -> pa.Array:
+    return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(ABSENT_WORDS))
+
+
+def shown(text: str) -> str:
+    """The text on one line, cut, and without what a terminal would act on."""
+    text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text[:41])
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.25), percent(0.00001)
+    ('25 %', 'under 0.1 %')
+    """
+    return f"{100 * share:.3g} %" if share >= 0.001 else "under 0.1 %"
+
+
+# The columns: what the sample shows of each.
+
+_INTEGER = r"^[-+]?\d+$"
+_ABSENT_NUMBERS = (-1, -9, -99, -999, -9999)
+_FIRST_SECOND, _LAST_SECOND = 631_152_000, 2_208_988_800  # of 1990 and 2039
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
+# In fewer rows, that a value is always the same or never repeats says nothing.
+_ENOUGH_ROWS = 50
+
+# What a word in a column's name says. Those of labels are in order, the best first.
+_WORDS = {
+    says: words.split()
+    for says, words in {
+        "clicked": "click clicked clicks clk ctr label target y",
+        "converted": "conversion converted conv cvr sale sold purchase purchased bought order install",
+        "conversions": "conversions convs sales orders purchases installs",
+        "nothing": "is has was did n nb num number of count total flag label",
+        "time": "time timestamp ts datetime date day hour dt epoch at",
+        "no time": "since delay of to duration zone elapsed last",
+        "afterwards": "conversion conversions attribution attributed delay revenue",
+        "outcome": "sale sales purchase purchases order orders",
+        "of an outcome": "amount value id time timestamp ts date at total",
+        "history": "last past previous prev prior before history avg mean rate",
+        "category": "id uid cat category type kind class code campaign device advertiser publisher partner site app "
+        "domain country region city zip brand product placement slot creative banner channel segment os browser gender "
+        "hour day month c",
+    }.items()
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What a sample shows of a column. ``numbers`` are NaN, and ``present`` is false, where a value is missing."""
+
+    name: str
+    type: str
+    stored: str
+    distinct: int = 0
+    missing_share: float = 0.0
+    stand_ins: dict[str, float] = field(default_factory=dict)
+    odd_share: float = 0.0
+    examples: tuple[str, ...] = ()
+    is_hash_like: bool = False
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of the name, without numbers: ``isClick2`` is is, click."""
+        return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", self.name)]
+
+    @property
+    def last_word(self) -> str:
+        return self.words[-1] if self.words else ""
+
+    def says(self, what: str) -> bool:
+        return not set(self.words).isdisjoint(_WORDS[what])
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        return self.numbers[np.isfinite(self.numbers)]
+
+    @cached_property
+    def non_decreasing_share(self) -> float | None:
+        return float((np.diff(self.known) >= 0).mean()) if len(self.known) > 1 else None
+
+    @property
+    def is_number(self) -> bool:
+        return self.type in ("integer", "number")
+
+    @cached_property
+    def is_count(self) -> bool:
+        known = np.zeros(0) if self.type == "time" else self.known
+        return len(known) > 0 and bool(((known >= 0) & (known <= 1000) & (known == np.floor(known))).all())
+
+    @cached_property
+    def is_binary(self) -> bool:
+        return self.is_count and bool((self.known <= 1).all())
+
+    @property
+    def is_category(self) -> bool:
+        """Whether its numbers are no amounts, but names of something."""
+        return self.is_hash_like or self.last_word in _WORDS["category"]
+
+    @property
+    def is_unique(self) -> bool:
+        return bool(self.present.sum() >= _ENOUGH_ROWS and self.distinct > 0.9 * self.present.sum())
+
+    @property
+    def is_after_the_fact(self) -> bool:
+        """Whether its name says that it comes from what the labels predict."""
+        is_about = self.says("outcome") and self.says("of an outcome")
+        return (is_about or self.says("afterwards")) and not self.says("history")
+
+    @cached_property
+    def time_format(self) -> str | None:
+        """How its values would be read as times, unless they have a type of their own or count from an unknown day."""
+        if self.type == "time":
+            return "iso8601" if self.stored in ("text", "string") else None
+        if self.type != "integer" or not len(self.known):
+            return None
+        low, high = self.known.min(), self.known.max()
+        return next((u for u, n in _UNITS.items() if _FIRST_SECOND * n <= low and high <= _LAST_SECOND * n), None)
+
+    @cached_property
+    def time_score(self) -> float | None:
+        """How much it looks like the time of the row; None if it cannot be."""
+        is_named, in_order = self.says("time") and not self.says("no time"), self.non_decreasing_share == 1
+        is_exact, is_whole = is_named and len(self.words) == 1, bool(self.present.all())
+        if (self.is_after_the_fact and not is_whole) or not len(self.known):
+            return None
+        if self.type == "time" and self.stored != "string":  # a Parquet file's times are no texts
+            score = 3.0
+        elif self.type == "integer" and self.time_format and self.distinct > 1 and (is_named or in_order):
+            score = 2.0
+        # Hours and days come again, which the sample may be too short to show.
+        elif (
+            self.type == "integer" and is_named and self.known.max() > 31 and (in_order or self.words == ["timestamp"])
+        ):
+            score = 1.0
+        else:
+            return None
+        score += is_named + is_exact + 2 * in_order + 2 * self.distinct / len(self.present)
+        return score - 2 * (not is_whole) - 4 * self.is_after_the_fact
+
+    def follows(self, label: Column) -> bool:
+        """Whether it has something to say only where the label is above 0, in too many rows for chance."""
+        active, positive = self.present & ~(self.numbers == 0), label.numbers > 0
+        if not active.any() or not positive[active].all():
+            return False
+        return bool(active.sum() * math.log(positive.mean()) < math.log(1e-6))
+
+
+def columns_of(sample: Sample) -> tuple[Column, ...]:
+    """What the sample shows of each of its columns, in their order."""
+    return tuple(
+        Column(name, "other", stored) if values is None else _look(name, stored, values)
+        for name, stored, values in zip(sample.names, sample.stored, sample.values, strict=True)
+    )
 
 
 def _look(name: str, stored: str, values: pa.Array) -> Column:
@@ -610,70 +426,235 @@ def _look(name: str, stored: str, values: pa.Array) -> Column:
     coded = values.dictionary_encode()
     indices = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
     texts = coded.dictionary.cast(pa.string())
-    shares = np.bincount(indices, minlength=len(texts) + 1)[:-1] / max(len(values), 1)
-    is_text = stored in ("text", "string")
-    words = _mask(_is_absent(texts)) & is_text
-    regular = ~words & ~_mask(pc.equal(texts, ""))
+    shares = np.bincount(indices, minlength=len(texts) + 1)[:-1] / len(values)
+    blank, is_text = _mask(pc.equal(texts, "")), stored in ("text", "string")
+    absent = _mask(is_absent(texts)) & is_text
+    regular = ~absent & ~blank
     type_, numbers = _typed(stored, coded.dictionary, regular, shares)
     is_number = type_ in ("integer", "number")
     odd = regular & np.isnan(numbers) & is_number & is_text
     negative = np.unique(numbers[regular & (numbers < 0)])
     if is_number and len(negative) == 1 and negative[0] in _ABSENT_NUMBERS and regular.sum() > 2:
-        words |= (numbers == negative[0]) & (shares >= 0.01)
+        absent |= (numbers == negative[0]) & (shares >= 0.01)
     elif not is_number:
-        words &= shares >= 0.005
-    regular &= ~words
+        absent &= shares >= 0.005
+    regular = ~absent & ~blank
     numbers[~regular] = np.nan
-    present = np.append(regular, False)[indices]
     known = np.abs(numbers[np.isfinite(numbers)])
-    # A hash has no small values, as amounts have, and is no round number.
+    # A hash has few small values, where amounts have many, and is seldom a round number.
     is_hash_like = type_ == "integer" and len(known) > 1 and known.max() >= 1e6
     is_hash_like = is_hash_like and bool(np.median(known) >= 0.2 * known.max() and (known % 10 == 0).mean() < 0.5)
-    examples = texts.filter(pa.array(regular)).slice(0, 3).to_pylist()
     return Column(
         name,
         type_,
         stored,
         distinct=int(regular.sum()),
-        missing_share=round(float(1 - shares.sum() + shares[_mask(pc.equal(texts, ""))].sum()), 6),
-        stand_ins={texts[int(i)].as_py(): round(float(shares[i]), 6) for i in np.flatnonzero(words)},
+        missing_share=abs(round(float(1 - shares[~blank].sum()), 6)),
+        stand_ins={texts[int(i)].as_py(): round(float(shares[i]), 6) for i in np.flatnonzero(absent)},
         odd_share=float(shares[odd].sum()),
-        examples=tuple(_shown(text) for text in examples),
+        examples=tuple(shown(text) for text in texts.filter(pa.array(regular)).slice(0, 3).to_pylist()),
         is_hash_like=is_hash_like,
         numbers=np.append(numbers, np.nan)[indices],
-        present=present,
+        present=np.append(regular, False)[indices],
     )
 
 
 def _typed(stored: str, values: pa.Array, regular: np.ndarray, shares: np.ndarray) -> tuple[str, np.ndarray]:
-    """The type of a column's distinct values, and their numbers: NaN where there are none."""
-    nothing = np.full(len(values), np.nan)
+    """The type of a column's distinct values, and their numbers, NaN where they have none."""
     if stored not in ("text", "string"):
-        as_int = values.cast(pa.int64() if stored == "time" else pa.int8()) if stored in ("time", "boolean") else values
-        return stored, as_int.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
-    chosen = pa.array(regular)
-    texts = values.filter(chosen)
-    if not len(texts):
-        return "text", nothing
-    if stored == "text":
-        matches = _mask(pc.match_substring_regex(values, _NUMBER)) & regular
-        share = shares[matches].sum() / shares[regular].sum()
-        if matches[regular].all() or (share > 0.99 and matches.sum() > 10):
-            trimmed = pc.utf8_trim_whitespace(values.filter(pa.array(matches)))
-            nothing[matches] = trimmed.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            is_whole = pc.all(pc.match_substring_regex(trimmed, _INTEGER)).as_py()
-            return "integer" if is_whole else "number", nothing
-    if pc.all(pc.match_substring_regex(texts, _DATE)).as_py():
+        whole = {"time": pa.int64(), "boolean": pa.int8()}.get(stored, values.type)
+        return stored, np.array(values.cast(whole).cast(pa.float64(), safe=False))
+    numbers, texts = np.full(len(values), np.nan), values.filter(pa.array(regular))
+    matches = _mask(pc.match_substring_regex(values, NUMBER)) & regular
+    share = shares[matches].sum() / max(shares[regular].sum(), 1e-9)
+    if stored == "text" and len(texts) and (matches[regular].all() or (share > 0.99 and matches.sum() > 10)):
+        trimmed = pc.utf8_trim_whitespace(values.filter(pa.array(matches)))
+        numbers[matches] = np.array(trimmed.cast(pa.float64()))
+        return "integer" if pc.all(pc.match_substring_regex(trimmed, _INTEGER)).as_py() else "number", numbers
+    if len(texts) and pc.all(pc.match_substring_regex(texts, DATE)).as_py():
         times, wrong = iso_times(texts, ())
         if not wrong.any():
-            nothing[regular] = times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-            return "time", nothing
-    is_boolean = pc.all(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "false"]))).as_py()
-    return "boolean" if is_boolean else "text", nothing
+            numbers[regular] = np.array(times.cast(pa.float64(), safe=False))
+            return "time", numbers
+    is_boolean = len(texts) and pc.all(pc.is_in(pc.utf8_lower(texts), pa.array(["true", "false"]))).as_py()
+    return "boolean" if is_boolean else "text", numbers
 
 
 def _mask(values: pa.Array) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False).astype(bool)
+
+
+# The description: what is made of them.
+
+_ROWS_OF_LAST_FILE = 1000
+_WIDTH = 120
+_PLAIN = re.compile(r"[A-Za-z_/.][\w./*=-]*", re.ASCII)
+_USES = ("time", "label", "integer", "categorical")
+_FACTS = ("name", "type", "stored", "distinct", "missing_share", "stand_ins")
+
+
+class Candidate(NamedTuple):
+    """A column that can be a task's label; the best name has the lowest rank."""
+
+    column: Column
+    task: TaskName
+    kind: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was made of a sample. ``in_order`` is None where nothing tells."""
+
+    sample: Sample
+    columns: tuple[Column, ...]
+    time: Column | None
+    in_order: bool | None
+    candidates: tuple[Candidate, ...]
+    is_guess: bool
+
+    @cached_property
+    def labels(self) -> dict[TaskName, Candidate]:
+        """The best candidate of each task."""
+        of_task = {task: [c for c in self.candidates if c.task == task] for task in TASKS}
+        return {task: min(found, key=lambda c: c.rank) for task, found in of_task.items() if found}
+
+    @cached_property
+    def roles(self) -> dict[Column, str]:
+        """What each column is: one of ``_USES``, or why it is left out."""
+        return {column: self._role(column) for column in self.columns}
+
+    def _role(self, column: Column) -> str:
+        labels = [label.column for label in self.labels.values()]
+        is_row_number = column.type == "integer" and column.non_decreasing_share == 1
+        roles = {
+            "name stands twice": self.sample.names.count(column.name) > 1,
+            "time": column is self.time,
+            "label": column in labels,
+            "no name": not column.name,
+            "type cannot be used": column.type == "other",
+            "like a label": any(column is candidate.column for candidate in self.candidates),
+            "no values": not column.present.any(),
+            "constant": self.sample.rows >= _ENOUGH_ROWS and column.distinct == 1 and bool(column.present.all()),
+            "after the fact": column.is_after_the_fact,
+            "only where a label is above 0": any(column.follows(label) for label in labels),
+            "another time": column.type == "time" or (column.time_format is not None and column.time_score is not None),
+            "nearly unique": column.is_unique and (column.type == "text" or column.is_category or is_row_number),
+            "ids stored as fractions": column.is_category and column.type == "number" and column.stored != "text",
+            "integer": column.is_number and not column.is_category,
+        }
+        return next((role for role, holds in roles.items() if holds), "categorical")
+
+    def names(self, role: str) -> list[str]:
+        return [column.name for column, its in self.roles.items() if its == role]
+
+    @property
+    def missing(self) -> list[str]:
+        """What stands for a missing value in several columns, or as a word among numbers."""
+        columns = Counter(value for column in self.columns for value in column.stand_ins)
+        words = {v for c in self.columns if c.is_number for v in c.stand_ins if v.lower() in ABSENT_WORDS}
+        return [value for value, count in columns.items() if count > 1 or value in words]
+
+
+def describe(raw: Sequence[str], *, name: str | None = None, sample_rows: int = 100_000) -> dict[str, Any]:
+    """What the first rows of a log show, with a draft of its description as ``yaml``, and all of it as ``text``.
+
+    ``problems`` says what a person has to look at; an empty one means that the draft is a valid description. A file
+    that cannot be described at all is a ``UserError``.
+    """
+    files = find_files(raw)
+    sample = read_sample(files[0], sample_rows)
+    columns = columns_of(sample)
+    usable = [column for column in columns if column.name and sample.names.count(column.name) == 1]
+    times = sorted((c for c in usable if c.time_score is not None), key=lambda c: -(c.time_score or 0))
+    time = times[0] if times else None
+    in_order = None
+    if time is not None and time.distinct > 1:
+        in_order = time.non_decreasing_share == 1 and bool(time.present.all())
+    problems = [*sample.problems]
+    if len(files) > 1:
+        try:
+            last = read_sample(files[-1], _ROWS_OF_LAST_FILE)
+            problems += differences(files[-1].path, sample, last)
+            later = [c.known.min() for c in columns_of(last) if time and c.name == time.name and len(c.known)]
+            if time is not None and in_order and later:
+                in_order = bool(later[0] >= time.known.max())
+        except UserError as error:
+            problems.append(str(error))
+    named = tuple(_candidates(usable))
+    guess = [Candidate(c, "pctr", "binary", 0) for c in usable if c.is_binary and c.distinct == 2]
+    found = Findings(sample, columns, time, in_order, named or tuple(guess[:1]), not named)
+    key = name or _name(str(raw[0]))
+    draft = "\n".join(_draft(found, key, list(dict.fromkeys(map(str, raw))))) + "\n"
+    problems += _problems(found)
+    try:
+        Dataset.model_validate(yaml.safe_load(draft)[key])
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e['msg']}".strip() for e in error.errors())
+        problems.append(f"the draft is not a whole description yet: {told}")
+    is_all = sample.is_whole and len(files) == 1
+    result: dict[str, Any] = {
+        "name": key,
+        "files": [str(file.path) for file in files],
+        "format": sample.format,
+        "delimiter": sample.delimiter,
+        "header": sample.header,
+        "compression": files[0].compression,
+        "rows_sampled": sample.rows,
+        "rows": count_rows(files) if sample.format == "parquet" else sample.rows if is_all else None,
+        "columns": [
+            {fact: getattr(column, fact) for fact in _FACTS}
+            | {"distinct_is_at_least": not is_all, "examples": list(column.examples), "role": role}
+            for column, role in found.roles.items()
+        ],
+        "from_path": list(files[0].from_path),
+        "time_candidates": [
+            {fact: getattr(column, fact) for fact in ("name", "time_format", "non_decreasing_share")}
+            for column in times
+        ],
+        "label_candidates": [
+            {"name": c.column.name, "task": c.task, "kind": c.kind, "is_guess": found.is_guess}
+            for c in found.candidates
+        ],
+        "in_time_order": in_order,
+        "yaml": draft,
+        "problems": problems,
+    }
+    return {**result, "text": _text(result, found)}
+
+
+def _candidates(columns: Iterable[Column]) -> Iterator[Candidate]:
+    """The columns whose names and values are those of a label."""
+    converted, conversions, clicked = _WORDS["converted"], _WORDS["conversions"], _WORDS["clicked"]
+    for column in columns:
+        words = [word for word in column.words if word not in _WORDS["nothing"]] or column.words[-1:]
+        core, last = words[0] if len(words) == 1 else "", column.last_word
+        if column.is_count and (core in conversions or (core in converted and not column.is_binary)):
+            rank = [*conversions, *converted].index(core)
+            yield Candidate(column, "pcvr", "any", 50 + rank)
+            yield Candidate(column, "pconvs", "count", rank)
+        elif column.is_binary and core in converted:
+            yield Candidate(column, "pcvr", "binary", converted.index(core))
+        elif column.is_binary and core in clicked:
+            yield Candidate(column, "pctr", "binary", clicked.index(core))
+        elif column.is_binary and last in ("clicked", "converted", "purchased") and not column.says("history"):
+            yield Candidate(column, "pctr" if last == "clicked" else "pcvr", "binary", 100)
+
+
+def _problems(found: Findings) -> Iterator[str]:
+    """What a person has to look at in single columns."""
+    for column, role in found.roles.items():
+        name, is_named = shown(column.name), column.last_word in _WORDS["clicked"] + _WORDS["converted"]
+        if column.odd_share:
+            yield f"column {name} has values that are not numbers in {percent(column.odd_share)} of the rows"
+        if column.distinct == 2 and not column.is_count and is_named:
+            yield f"column {name} is called like a label, but has {' and '.join(column.examples)}: a label is 0 or 1"
+        if column.type == "time" and column.stored == "string" and found.time is None:
+            yield f"column {name} has times as texts: in a Parquet file they must be timestamps, dates or numbers"
+        if role in ("time", "label") and not column.present.all():
+            yield f"column {name} is the {role}, but is missing in {percent(1 - column.present.mean())} of the rows"
+    if not found.labels:
+        yield "no column can be a label: it would be 0 or 1, or a small whole number called conversions or the like"
 
 
 def _draft(found: Findings, name: str, raw: Sequence[str]) -> Iterator[str]:
@@ -701,21 +682,20 @@ def _draft(found: Findings, name: str, raw: Sequence[str]) -> Iterator[str]:
     for role in ("integer", "categorical"):
         if names := found.names(role):
             yield from _list(f"{role}_columns", names)
-    left_out = dict.fromkeys(r for r in found.roles.values() if r not in ("time", "label", "integer", "categorical"))
-    if left_out:
-        told = (f"{', '.join(map(_scalar, found.names(reason)))} ({reason})" for reason in left_out)
+    if reasons := [role for role in dict.fromkeys(found.roles.values()) if role not in _USES]:
+        told = (f"{', '.join(map(_scalar, found.names(reason)))} ({reason})" for reason in reasons)
         yield from _comment(f"Left out: {'; '.join(told)}.")
     if not found.labels:
+        yield from _comment("labels: {pctr: {column: ?, kind: binary}}")
         yield from _comment(
-            "labels: {pctr: {column: ..., kind: binary}} is needed: a column of 0 and 1 for pctr or pcvr,"
+            "is needed: a column of 0 and 1 for pctr or pcvr, or a count for pcvr (any), pconvs (count)."
         )
-        yield from _comment("or one of counts, of kind any for pcvr and of kind count for pconvs.")
         return
     if found.is_guess:
         yield from _comment("The label is a guess: it is the first column of 0 and 1.")
     elif "pctr" in found.labels and "pcvr" in found.labels:
-        column = _scalar(found.labels["pctr"].column.name)
-        yield from _comment(f"For pcvr after a click alone, add: keep_rows: {{{column}: 1}}")
+        clicked = _scalar(found.labels["pctr"].column.name)
+        yield from _comment(f"For pcvr after a click alone, add: keep_rows: {{{clicked}: 1}}")
     yield "    labels:"
     for task, label in found.labels.items():
         yield f"      {task}: {{column: {_scalar(label.column.name)}, kind: {label.kind}}}"
@@ -724,17 +704,18 @@ def _draft(found: Findings, name: str, raw: Sequence[str]) -> Iterator[str]:
 def _list(key: str, values: Iterable[str]) -> Iterator[str]:
     items = [_scalar(value) for value in values]
     line = f"    {key}: [{', '.join(items)}]"
-    if len(line) <= _WIDTH:
-        yield line
-        return
-    yield f"    {key}:"
-    line = "      ["
-    for position, item in enumerate(items):
-        item += "]" if position == len(items) - 1 else ", "
-        if len(line) + len(item.rstrip()) > _WIDTH and line.strip() != "[":
+    if len(line) > _WIDTH:
+        yield f"    {key}:"
+        line = "      ["
+        for item in items[:-1]:
+            if len(line) + len(item) >= _WIDTH and not line.endswith("["):
+                yield line.rstrip()
+                line = "       "
+            line += f"{item}, "
+        if len(line) + len(items[-1]) >= _WIDTH and not line.endswith("["):
             yield line.rstrip()
             line = "       "
-        line += item
+        line += f"{items[-1]}]"
     yield line
 
 
@@ -744,7 +725,7 @@ def _comment(text: str) -> list[str]:
 
 def _scalar(text: str) -> str:
     """The text as YAML, on one line."""
-    if _PLAIN.fullmatch(text) and str(yaml.safe_load(text)) == text:
+    if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
         return text
     return yaml.safe_dump(text, default_style='"', width=math.inf).removesuffix("\n")
 
@@ -760,49 +741,41 @@ def _name(raw: str) -> str:
     return name if re.match(r"[a-z]", name) and yaml.safe_load(name) == name else f"log_{name}".rstrip("_")
 
 
-def _shown(text: str) -> str:
-    """The text on one line, cut, and without what a terminal would act on."""
-    text = "".join(sign if sign.isprintable() else "�" for sign in text[:41])
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _percent(share: float) -> str:
-    """
-    >>> _percent(0.25), _percent(0.00001)
-    ('25 %', 'under 0.1 %')
-    """
-    return f"{100 * share:.3g} %" if share >= 0.001 else "under 0.1 %"
-
-
 def _text(result: dict[str, Any], found: Findings) -> str:
     """The columns as a table, what is wrong, the draft, and what to do with it."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("column", "type", "distinct", "missing", "examples", "use"):
         table.add_column(title, justify="right" if title == "distinct" else "left", overflow="fold")
     for column in result["columns"]:
-        missing = [_percent(column["missing_share"])] if column["missing_share"] else []
-        missing += [f"{_shown(value)} {_percent(share)}" for value, share in column["stand_ins"].items()]
+        missing = [percent(column["missing_share"])] if column["missing_share"] else []
+        missing += [f"{shown(value)} {percent(share)}" for value, share in column["stand_ins"].items()]
         distinct = f"{'≥ ' if column['distinct_is_at_least'] else ''}{column['distinct']:,}"
-        used = column["role"] in ("time", "label", "integer", "categorical")
-        cells = (_shown(column["name"]), column["type"], distinct, ", ".join(missing), ", ".join(column["examples"]))
-        table.add_row(*map(Text, cells), Text(column["role"] if used else f"left out: {column['role']}"))
+        use = column["role"] if column["role"] in _USES else f"left out: {column['role']}"
+        cells = (
+            shown(column["name"]),
+            column["type"],
+            distinct,
+            ", ".join(missing),
+            ", ".join(column["examples"]),
+            use,
+        )
+        table.add_row(*map(Text, cells))
+    page = io.StringIO()
     width = min(max(shutil.get_terminal_size((_WIDTH, 24)).columns, 60), 160)
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    console.print(table)
-    rows = "rows" if result["rows"] is None else f"of {result['rows']:,} rows"
-    packed = f", compressed with {result['compression']}" if result["compression"] else ""
-    several = f", and {len(result['files']) - 1:,} more files" if len(result["files"]) > 1 else ""
+    Console(file=page, width=width, color_system=None).print(table)
+    of_all = "" if result["rows"] is None else f" of {result['rows']:,}"
+    packed = f" compressed with {result['compression']}" if result["compression"] else ""
+    several = f" and {len(result['files']) - 1:,} more" if len(result["files"]) > 1 else ""
     tasks = ",".join(found.labels) or "..."
-    lines = [
-        f"{_shown(Path(result['files'][0]).name)}{several}: {result['format']}{packed}, "
-        f"{result['rows_sampled']:,} {rows} looked at",
-        "",
-        console.file.getvalue().strip("\n"),  # type: ignore[attr-defined]
-        "",
-        *(f"! {problem}" for problem in result["problems"]),
-        *([""] if result["problems"] else []),
-        result["yaml"],
-        f"Paste this under `datasets:` in pipelines.yaml, then `python -m tasks validate` and "
-        f"`make run DATASET={result['name']} TASKS={tasks}`.",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{shown(Path(result['files'][0]).name)}{several}: {result['format']}{packed}, "
+            f"{result['rows_sampled']:,}{of_all} rows looked at",
+            "\n".join(line.rstrip() for line in page.getvalue().splitlines()),
+            *(f"! {problem}" for problem in result["problems"]),
+            "",
+            result["yaml"],
+            "Paste this under `datasets:` in pipelines.yaml, then `python -m tasks validate` and",
+            f"`make run DATASET={result['name']} TASKS={tasks}`.",
+        ]
+    )

@@ -155,12 +155,11 @@ def _count(
     known, key_ranks = np.unique(keys, return_inverse=True)
     moments, time_ranks = np.unique(times, return_inverse=True)
     # A pair of key and time as one number, by ranks instead of values: exact, and in the order of pairs.
-    stride = len(moments) + 1
-    pairs = np.sort(key_ranks * stride + time_ranks)
+    pairs = np.sort(key_ranks * len(moments) + time_ranks)
 
     key_ranks = np.searchsorted(known, row_keys)
     rows = np.flatnonzero(known[np.minimum(key_ranks, len(known) - 1)] == row_keys)
-    lowest, starts = key_ranks[rows] * stride, row_times[rows]
+    lowest, starts = key_ranks[rows] * len(moments), row_times[rows]
     before = np.searchsorted(pairs, lowest + np.searchsorted(moments, starts))
     until = np.searchsorted(pairs, lowest + np.searchsorted(moments, _last_times(starts, window), "right"))
     counts[rows] = until - before
@@ -172,7 +171,7 @@ def _last_times(times: np.ndarray, window: float) -> np.ndarray:
     if times.dtype == np.int64:
         # Modulo 2**64, in which the distance of any two times has room, and no sum goes beyond the last time.
         until_last = np.uint64(_LAST_TIME) - times.view(np.uint64)
-        return times + np.minimum(until_last, np.uint64(min(window, _KEYS - 1))).view(np.int64)
+        return times + np.minimum(until_last, np.uint64(int(min(window, 2**64 - 1)))).view(np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
         sums = times + float(window)
         # What rounding took off the sum is itself a float64 (Knuth's TwoSum): negative where it was rounded up.

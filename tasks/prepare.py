@@ -241,6 +241,8 @@ class _Preparation:
             "vocabulary": vocabulary.description,
             "vocabulary_kept_from": self.keeper.origin,
             "splits": self._describe_splits(layout, boundaries),
+            # The last moments of the training and of the validation part.
+            "boundaries": boundaries.times and {"unit": self.time_unit, "times": list(boundaries.times)},
             "split_by": "timestamp" if self.dataset.time_column else "file order",
             "statistics": {
                 "by_split": by_split(layout, [(r[0], result) for r, result in zip(ranges, found, strict=True)]),

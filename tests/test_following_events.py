@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 import tempfile
+import threading
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -203,17 +205,44 @@ def test_there_may_be_no_rows_no_events_or_no_blocks(tmp_path: Path) -> None:
     count_following([], [], [], window=5, scratch=tmp_path, compute=compute)
 
 
-def test_tasks_may_run_twice_at_the_same_time(tmp_path: Path) -> None:
+def test_tasks_may_run_twice_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_have_written, replace = threading.Barrier(2, timeout=10), os.replace
+
+    def replace_together(*names: Any) -> None:
+        both_have_written.wait()
+        replace(*names)
+
     def twice(tasks: list[Any]) -> list[Any]:
-        with ThreadPoolExecutor(4) as pool:
-            return list(
-                pool.map(lambda task: task.compute(scheduler="sync"), [t for task in tasks for t in (task,) * 2])
-            )
+        with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+            patch.setattr(os, "replace", replace_together)
+            return [list(pool.map(lambda task: task.compute(scheduler="sync"), [task, task])) for task in tasks]
 
     log = random_log(0, keys=50, time=lambda step: step)
-    assert counted(log, 9, tmp_path, row_cuts=ROW_CUTS, event_cuts=EVENT_CUTS, group_size=50, compute=twice) == slowly(
-        log, 9
-    )
+    found = counted(log, 9, tmp_path, row_cuts=ROW_CUTS, event_cuts=EVENT_CUTS, group_size=50, compute=twice)
+    assert found == slowly(log, 9)
+
+
+def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    write_rows(tmp_path / "rows", np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    write_events(tmp_path / "events", *[np.zeros(1, np.uint64)] * 2, np.zeros(1, np.int64))
+    before = set(tmp_path.iterdir())
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_rows(tmp_path / "rows", np.zeros(1, np.uint64), np.ones(1, np.int64))
+    paths = [[tmp_path / name] for name in ("rows", "events", "counts")]
+    with pytest.raises(OSError, match="no space left"):
+        count_following(*paths, window=1, scratch=tmp_path, compute=compute)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_event_that_many_rows_of_a_block_carry_takes_the_room_of_one(tmp_path: Path) -> None:
+    for repeats in (1, 5000):
+        keys, ids = np.full(repeats, 7, np.uint64), np.full(repeats, 1, np.uint64)
+        write_events(tmp_path / str(repeats), keys, ids, np.arange(repeats))
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "5000").read_bytes()
 
 
 def test_tasks_may_run_in_other_processes(tmp_path: Path) -> None:
