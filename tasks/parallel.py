@@ -20,6 +20,7 @@ from dask.callbacks import Callback
 from tasks.errors import UserError
 from tasks.progress import Ticker, format_seconds, say
 
+_CONNECT_SECONDS = 30
 _WAIT_SECONDS = 60
 
 
@@ -33,7 +34,7 @@ def cluster() -> Iterator[None]:
     from distributed import Client
 
     try:
-        client = Client(address, timeout="30s", set_as_default=True)
+        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=True)
     except (OSError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at DASK_SCHEDULER_ADDRESS={address}: {error}") from None
     with client:

@@ -1,7 +1,7 @@
 """Plots as SVG that stands in a page by itself: lines with error bars, and bars.
 
-No scripts, fonts or styles from elsewhere. Colours are Okabe and Ito's, which colour-blind readers tell apart, and every
-series has a marker of its own for print in grey. A plot is drawn for a page of any width: it scales with its place.
+No scripts, fonts or styles from elsewhere. Colours are Okabe and Ito's, which colour-blind readers tell apart, and
+series have markers of their own for print in grey. A plot is as wide as its place in the page.
 """
 
 from __future__ import annotations
@@ -95,12 +95,15 @@ def line_chart(
     y_ticks = {y: f"{y:,.10g}" for y in ticks(y_low, y_high)}
     legend = len(series) > 1
     left, right = 30 + _CHARACTER * max(map(len, y_ticks.values())), _WIDTH - 12
-    top, bottom = 14 + 18 * legend, height - 44
+    marks = sorted(marks, key=lambda mark: mark.x)
+    above = 8 + 18 * legend
+    top, bottom = above + 14 * len(marks), height - 44
+    first, last = left + 10, right - 6
 
     def scale_x(x: float) -> float:
         if log_x:
-            return left + (right - left) * (math.log(x / x_low) / math.log(x_high / x_low))
-        return left + (right - left) * (x - x_low) / (x_high - x_low)
+            return first + (last - first) * (math.log(x / x_low) / math.log(x_high / x_low))
+        return first + (last - first) * (x - x_low) / (x_high - x_low)
 
     def scale_y(y: float) -> float:
         return bottom - (bottom - top) * (y - y_low) / (y_high - y_low)
@@ -121,11 +124,11 @@ def line_chart(
         f"{escaped(y_label)}</text>"
     ]
     for number, mark in enumerate(marks):
-        x = scale_x(mark.x)
-        before = x + _CHARACTER * len(mark.label) + 6 > right
-        # One above the other, because marks may be close together.
-        place = _text(x - 4 if before else x + 4, top + 11 + 14 * number, mark.label, "end" if before else "start")
-        parts += [_line(x, top, x, bottom, dashed=True), place]
+        # Later marks stand higher, so that no line goes through the word of another.
+        x, y = scale_x(mark.x), above + 14 * (len(marks) - number)
+        fits = x - _CHARACTER * len(mark.label) > 6
+        word = _text(x - 4 if fits else x + 4, y - 3, mark.label, "end" if fits else "start")
+        parts += [_line(x, y - 12, x, bottom, dashed=True), word]
     for number, line in enumerate(series):
         parts += _drawn(line.points, number, scale_x, scale_y)
     parts += _legend([line.name for line in series], left) if legend else []
@@ -164,10 +167,10 @@ def _range(values: Sequence[float], *, log: bool) -> tuple[float, float]:
 def _heights(points: Iterable[Point]) -> tuple[float, float]:
     ends = [(point.y or 0.0) + sign * (point.error or 0.0) for point in points for sign in (-1, 1)]
     low, high = min(ends), max(ends)
-    if 0 < high - low < high / 2:
-        return low - 0.1 * (high - low), high + 0.15 * (high - low)
-    low = min(low, 0.0)
-    return low, max(high + 0.15 * (high - low), low + 1e-9) if high > low else low + 1
+    if not 0 < high - low < high / 2:
+        low, high = min(low, 0.0), max(high, 0.0)
+    span = (high - low) or 1.0
+    return low - 0.1 * span * (low != 0), high + 0.15 * span
 
 
 def _drawn(
@@ -183,7 +186,9 @@ def _drawn(
         if point.error:
             parts.append(_line(x, scale_y(point.y - point.error), x, scale_y(point.y + point.error), color))
         parts.append(_marker(x, y, number, point.note))
-    lines = [f'<polyline points="{" ".join(piece)}" fill="none" stroke="{color}" stroke-width="1.5"/>' for piece in pieces]
+    lines = [
+        f'<polyline points="{" ".join(piece)}" fill="none" stroke="{color}" stroke-width="1.5"/>' for piece in pieces
+    ]
     return [*lines, *parts]
 
 
