@@ -75,7 +75,9 @@ def line_of(form: str, row: dict[str, str], **changes: str) -> bytes:
     fields = [changes.get(name, row[name]) for name in NAMES]
     if form.startswith("csv"):
         quoted = [f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields]
-        return ",".join(q if name in ("c", "unused") else f for name, f, q in zip(NAMES, fields, quoted)).encode()
+        return ",".join(
+            q if name in ("c", "unused") else f for name, f, q in zip(NAMES, fields, quoted, strict=True)
+        ).encode()
     return "\t".join(fields).encode()
 
 
@@ -102,7 +104,7 @@ def good_table(rows: Sequence[dict[str, str]] = GOOD) -> pa.Table:
 
     numbers = {"click": pa.int8(), "n": pa.float64(), "sales": pa.float32(), "time": pa.int64()}
     columns = {name: column(name, kind) for name, kind in numbers.items()}
-    return pa.table({"c": pa.array([row["c"] for row in rows]), **columns})
+    return pa.table({"c": pa.array([row["c"] for row in rows], pa.string()), **columns})
 
 
 @functools.cache
@@ -152,11 +154,11 @@ def assert_put_aside(folder: Path, expected: Sequence[Bad], fingerprint: str) ->
     assert statistics["rows"] == sum(split["rows"] for split in prepared.splits.values())
 
 
-def assert_nothing_half_written(home: Path) -> None:
+def assert_nothing_half_written(home: Path, name: str = "*") -> None:
     """No prepared folder and nothing temporary; what was parsed whole may stay."""
     assert [path for path in home.rglob("*") if path.name.startswith(".")] == []
-    assert [path.name for path in (home / "data").glob("*/*") if path.name != "parts"] == []
-    for part in (home / "data").glob("*/parts/*"):
+    assert [path.name for path in (home / "data").glob(f"{name}/*") if path.name != "parts"] == []
+    for part in (home / "data").glob(f"{name}/parts/*"):
         assert (part / "part.json").is_file()
         assert not list(part.glob("*.bad")) + list(part.glob("text"))
 
@@ -181,7 +183,7 @@ VALUE_MISTAKES = {
     "fractional count": ("sales", "1.5", "label not allowed", "column 'sales' has 1.5, …pconvs (kind count) must be…"),
     "time missing": ("time", "", "bad time", "the time column 'time' has no value"),
     "time is a word": ("time", "noon", "bad time", "column 'time' has 'noon', which is not a number"),
-    "time infinite": ("time", "inf", "bad time", "column 'time' has …inf…, which is not a … number"),
+    "time infinite": ("time", "inf", "bad time", "column 'time' has …inf…, which is not a…number"),
 }
 DATE_MISTAKES = ["2023-13-01", "2023-02-30", "yesterday", "2023-10-01T25:00:00", "2023-10-01 12:60", "1.10.2023"]
 # Lines that are no rows of their form.
@@ -211,11 +213,13 @@ LINE_MISTAKES = {
     "byte order mark": ("tsv", b"\xef\xbb\xbf" + line_of("tsv", GOOD_ROW), "not a number", "column 'click' has …"),
     "another header": ("tsv", "\t".join(NAMES).encode(), "not a number", "column 'n' has 'n', which is not…"),
 }
-# What a quote inside an unquoted field stands for, all programs agree on: itself.
+# Every form reads values in the same way, so that a few show it.
+ALSO_IN_CSV = ("letters", "not a number", "too large", "label 2", "time is a word")
 MISTAKES: dict[str, tuple[str, bytes, str, str]] = LINE_MISTAKES | {
     f"{name}, {form}": (form, line_of(form, GOOD_ROW, **{column: value}), reason, problem)
-    for form in ("tsv", "csv with header")
-    for name, (column, value, reason, problem) in VALUE_MISTAKES.items()
+    for form, names in {"tsv": VALUE_MISTAKES, "csv with header": ALSO_IN_CSV}.items()
+    for name in names
+    for column, value, reason, problem in [VALUE_MISTAKES[name]]
 }
 MISTAKES |= {
     f"date {value!r}": ("dates", line_of("dates", GOOD_ROW, time=value), "bad time", f"column 'time' has {value!r}, …")
@@ -296,15 +300,15 @@ def test_quote_in_an_unquoted_field_stands_for_itself(tmp_path: Path) -> None:
 
 
 def test_zero_byte_late_in_the_file(tmp_path: Path) -> None:
-    lines = [line_of("tsv", GOOD_ROW, time=str(START + i)) for i in range(2500)]
+    lines = [line_of("tsv", GOOD_ROW, time=str(START + i)) for i in range(2600)]
     raw = write_text(tmp_path / "raw", "tsv", lines)
     assert raw.stat().st_size > 1 << 16
     expected = open_prepared(prepare("logs", described("tsv"), raw, min_count=2)).fingerprint
-    lines.insert(2400, b"1\tx\t3\ta\0\t0\t1700000000")
+    lines.insert(2550, b"1\tx\t3\ta\0\t0\t1700000000")
     for block_bytes in (30_000, HUGE):
         raw = write_text(tmp_path / f"{block_bytes}", "tsv", lines)
         folder = prepare("logs", described("tsv"), raw, min_count=2, block_bytes=block_bytes)
-        bad = Bad(raw, 2401, "not text", "the line has a zero byte", "1\tx\t3\ta\0\t0\t1700000000")
+        bad = Bad(raw, 2551, "not text", "the line has a zero byte", "1\tx\t3\ta\0\t0\t1700000000")
         assert_put_aside(folder, [bad], expected)
 
 
@@ -503,7 +507,10 @@ REFUSED = {
     "quoted header not described": Refused(
         {"a": b'"click","unused","n","c","sales","time"\n' + good_text("csv")}, CSV, ("line 1:", "is a header line")
     ),
-    "header described and not there": Refused({"a": TEXT}, TSV_HEADER, ("has no column 'n'; it has: 0, junk, ,",)),
+    "header described and not there": Refused(
+        {"a": b"\n".join(good_lines()[8:])}, TSV_HEADER, ("has no column 'n'; it has: 0, junk, -22, a",)
+    ),
+    "header described and a field twice": Refused({"a": TEXT}, TSV_HEADER, ("line 1:", "more than one column '0'")),
     "names twice in a header": Refused(
         {"a": TABS.replace(b"unused", b"n") + TEXT}, TSV_HEADER, ("line 1:", "more than one column 'n'")
     ),
@@ -519,10 +526,10 @@ REFUSED = {
     "blank line for a header": Refused({"a": b"\n" + TABS + TEXT}, TSV_HEADER, ("has no column 'n'",)),
     "line ends of old tsv": Refused({"a": TEXT.replace(b"\n", b"\r")}, TSV, ("line 1:", "carriage return")),
     "line ends of old tsv with header": Refused(
-        {"a": (TABS + TEXT).replace(b"\n", b"\r")}, TSV_HEADER, ("has no column 'time'",)
+        {"a": (TABS + TEXT).replace(b"\n", b"\r")}, TSV_HEADER, ("line 1:", "carriage return")
     ),
     "line ends of old csv with header": Refused(
-        {"a": (COMMAS + good_text("csv")).replace(b"\n", b"\r")}, CSV_HEADER, ("line 1",)
+        {"a": (COMMAS + good_text("csv")).replace(b"\n", b"\r")}, CSV_HEADER, ("line 1:", "carriage return")
     ),
     "UTF-16": Refused({"a": TEXT.decode().encode("utf-16")}, TSV, ("are not text",)),
     "Latin-1 in every line": Refused(
@@ -677,7 +684,7 @@ def test_cut_anywhere_a_compressed_file_is_refused(tmp_path: Path, content: byte
 
 def test_cut_anywhere_a_parquet_file_is_refused(tmp_path: Path, home: Path) -> None:
     raw = tmp_path / "raw"
-    for size in range(1, len(WHOLE), 97):
+    for size in range(1, len(WHOLE), len(WHOLE) // 25):
         raw.write_bytes(WHOLE[:size])
         with pytest.raises(UserError, match=f"{re.escape(str(raw))} are not a whole Parquet file"):
             prepare("logs", Dataset.model_validate(PARQUET), raw, min_count=2)
@@ -709,14 +716,13 @@ def test_more_bad_rows_than_tolerated(tmp_path: Path, home: Path, good_fingerpri
         with pytest.raises(UserError) as caught:
             prepare(name, described("tsv", tolerated_bad_rows=0.1), raw, min_count=2, block_bytes=block_bytes)
         head, *first, last = str(caught.value).splitlines()
-        assert head == (
-            "8 of 68 rows cannot be read (4 wrong number of fields, 2 not a number, 1 label not allowed, 1 bad time); "
-            "`tolerated_bad_rows` allows a share of 0.1. The first:"
-        )
+        assert head.startswith("8 of 68 rows cannot be read (4 wrong number of fields, 2 not a number, 1 ")
+        assert all(f"1 {reason}" in head for reason in ("label not allowed", "bad time"))
+        assert head.endswith("; `tolerated_bad_rows` allows a share of 0.1. The first:")
         numbers = [number for number, _ in BAD_LINES[:5]]
         assert [line.split(": ")[0] for line in first] == [f"  {raw}, line {number}" for number in numbers]
         assert first[1].endswith("column 'n' has 'abc', which is not a finite number")
-        assert_nothing_half_written(home)
+        assert_nothing_half_written(home, name)
         listed = re.fullmatch(r"All of them are in (\S+)", last)
         assert listed
         kept = quarantine(Path(listed[1]).parent)
@@ -763,9 +769,10 @@ def test_nothing_half_written_is_taken_for_finished(
         raise KeyboardInterrupt
 
     for step in ("_summary", "_join_quarantine", "write_json"):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(parts_module, step, interrupt)
-            prepare("logs", described("tsv"), raw, min_count=2)
+            with pytest.raises(KeyboardInterrupt):
+                prepare("logs", described("tsv"), raw, min_count=2)
         assert_nothing_half_written(home)
     folder = prepare("logs", described("tsv"), raw, min_count=2)
     part = next((folder.parent / "parts").iterdir())
@@ -779,4 +786,3 @@ def test_nothing_half_written_is_taken_for_finished(
 
 def test_there_are_enough_malformed_files() -> None:
     assert len(MISTAKES) + len(PARQUET_MISTAKES) + len(REFUSED) >= 100
-    assert all(isinstance(case.told, tuple) and case.told for case in REFUSED.values())

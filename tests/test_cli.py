@@ -235,11 +235,11 @@ class TestAccounting:
 class TestValidate:
     def test_the_shipped_file(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate"]) == 0
-        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 3 datasets, 3 profiles, 1 pipelines\n"
+        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 5 datasets, 3 profiles, 1 pipelines\n"
         assert capsys.readouterr().out == expected
 
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        expected = {"valid": True, "datasets": 3, "profiles": 3, "pipelines": 1}
+        expected = {"valid": True, "datasets": 5, "profiles": 3, "pipelines": 1}
         assert answer(capsys, "validate", "--json") == expected
 
     def test_a_file_with_mistakes(self, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ class TestRefusals:
         [
             (
                 ("run", "--dataset", "criteo_kaggle", "--tasks", "pctr", "--raw", "/nowhere"),
-                "RAW: there is no file /nowhere",
+                "RAW: the raw logs /nowhere do not exist",
             ),
             (
                 ("run", "--raw", "/nowhere"),
@@ -283,7 +283,7 @@ class TestRefusals:
             (
                 ("run", "--dataset", "criteo_kagle"),
                 "no dataset is called 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
-                "there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+                "there are: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
             ),
             (
                 ("run", "--profile", "huge"),
@@ -296,7 +296,8 @@ class TestRefusals:
             (("run", "--seeds", "0"), "argument --seeds: expected a positive int, got '0'"),
             (
                 ("generate", "nothing"),
-                "no dataset is called 'nothing'; there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+                "no dataset is called 'nothing'; there are: synthetic_display, synthetic_clicks, criteo_kaggle, "
+                "criteo_attribution, criteo_search",
             ),
             (("generate", "criteo_kaggle"), "dataset 'criteo_kaggle' is not synthetic: there is nothing to generate"),
             (

@@ -285,7 +285,7 @@ class TestShippedFile:
             8,
             "datasets.logs.labels.pctr.kind: input should be 'binary', 'any' or 'count', got 'bool'",
         ),
-        ("format: tsv", "format: csv", 4, "datasets.logs.format: input should be 'tsv' or 'parquet', got 'csv'"),
+        ("format: tsv", "format: xml", 4, "datasets.logs.format: input should be 'tsv', 'csv' or 'parquet', got 'xml'"),
         (
             "datasets: {pctr: logs}",
             "datasets: {pctr: log}",
@@ -311,7 +311,7 @@ class TestShippedFile:
             "    columns: [click, n, c]\n",
             "",
             2,
-            "datasets.logs: format tsv has no header: `columns` must list its columns in order",
+            "datasets.logs: a tsv without header needs `columns`, its columns in order; with one, `header: true`",
         ),
         (
             "columns: [click, n, c]",
@@ -416,7 +416,7 @@ def test_a_merged_section_keeps_its_lines(load: Load) -> None:
 
 
 def test_all_mistakes_are_told_in_the_order_of_the_file(load: Load) -> None:
-    text = edit(SMALL, "format: tsv", "format: csv")
+    text = edit(SMALL, "format: tsv", "format: xml")
     text = edit(text, "min_count: 2", "min_count: two")
     text = edit(text, "epsilons: [1, 10]", "epsilons: [0, .inf, 1e-3]")
     text = edit(text, "l2_clip_norm", "l2_clip_nrom")

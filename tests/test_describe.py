@@ -18,7 +18,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tasks import describe as module
+from tasks import log_samples
 from tasks.describe import describe
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
@@ -347,6 +347,13 @@ def test_what_stands_for_a_missing_value(write: Write) -> None:
     assert "NA 25 %" in found["text"]
 
 
+@pytest.mark.parametrize(("lowest", "missing"), [(-1, ("-1",)), (-2, ())])
+def test_a_negative_number_may_mean_itself(write: Write, lowest: int, missing: tuple[str, ...]) -> None:
+    """Two columns have -1 as their only negative number; whether it is missing depends on a third one."""
+    rows = [[i % 2, i % 7 - 1, i % 5 - 1, i % 11 + lowest] for i in range(ROWS)]
+    assert drafted(describe([write("a.csv", text(rows, ",", ("click", "a", "b", "c")))])).missing == missing
+
+
 def test_codes_with_leading_zeros_are_text(write: Write) -> None:
     rows = [[i % 2, f"{i % 24:02}", i] for i in range(ROWS)]
     assert drafted(describe([write("a.csv", text(rows, ",", ("click", "slot", "n")))])).categorical_columns == ("slot",)
@@ -385,8 +392,8 @@ def test_only_the_first_rows_are_read(write: Write, monkeypatch: pytest.MonkeyPa
     assert found["columns"][0]["distinct"] == 1000
     assert found["columns"][0]["distinct_is_at_least"]
     assert "≥ 1,000" in found["text"]
-    monkeypatch.setattr(module, "_MOST_BYTES", 20_000)
-    monkeypatch.setattr(module, "_PIECE", 1000)
+    monkeypatch.setattr(log_samples, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(log_samples, "_PIECE", 1000)
     found = describe([path])
     assert 100 < found["rows_sampled"] < 1000
     assert found["problems"] == []
@@ -406,6 +413,7 @@ def test_several_files(write: Write) -> None:
     assert found["in_time_order"] is False  # each file is, but the last one is before the first
     assert drafted(found).raw == (f"{folder}/logs/day=*/*.csv",)
     assert "and 2 more" in found["text"]
+    assert "path has a value of day" in found["yaml"]
     files = [f"{folder}/logs/day={day}/part.csv" for day in (2, 3, 1)]
     found = describe(files)
     assert (found["in_time_order"], found["problems"]) == (True, [])

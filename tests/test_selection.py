@@ -126,8 +126,8 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         ({"epsilons": 3}, "epsilons is a list, got 3"),
         (
             {"dataset": "criteo", "tasks": ["pctr"]},
-            "no dataset is called 'criteo' (did you mean 'criteo_kaggle'?); "
-            "there are: synthetic_display, synthetic_clicks, criteo_kaggle",
+            "no dataset is called 'criteo' (did you mean 'criteo_search'?); "
+            "there are: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
         ),
         (
             {"dataset": "synthetic_clicks"},
@@ -140,7 +140,7 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         ),
         (
             {"dataset": "criteo_kaggle", "tasks": ["pctr"], "raw": "/nowhere/train.txt"},
-            "RAW: there is no file /nowhere/train.txt",
+            "RAW: the raw logs /nowhere/train.txt do not exist",
         ),
         (
             {"raw": "/nowhere/train.txt"},
@@ -169,19 +169,19 @@ def test_seeds_must_be_a_count(config: Config, seeds: Any) -> None:
 def test_a_raw_file_and_a_synthetic_dataset_exclude_each_other(config: Config, raw_file: Path) -> None:
     assert refusal(config, tasks=["pctr"], raw=str(raw_file)) == (
         "dataset 'synthetic_display' is synthetic and makes its own logs: with RAW, also choose a DATASET "
-        "that describes your file, one of: criteo_kaggle"
+        "that describes your file, one of: criteo_kaggle, criteo_attribution, criteo_search"
     )
 
 
-def test_a_folder_is_no_raw_file(config: Config, tmp_path: Path) -> None:
+def test_an_empty_folder_is_no_raw_log(config: Config, tmp_path: Path) -> None:
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"], raw=str(tmp_path))
-    assert message == f"RAW: there is no file {tmp_path}"
+    assert message == f"RAW: the raw logs {tmp_path} are a folder without files"
 
 
 def test_a_raw_file_in_the_yaml_must_be_there(tmp_path: Path) -> None:
     config = edited(tmp_path, raw="/nowhere/train.txt")
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"])
-    assert message == "datasets.criteo_kaggle.raw: there is no file /nowhere/train.txt"
+    assert message == "datasets.criteo_kaggle.raw: the raw logs /nowhere/train.txt do not exist"
 
 
 def test_a_task_that_the_pipeline_does_not_have(tmp_path: Path) -> None:
