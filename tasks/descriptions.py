@@ -85,6 +85,8 @@ class Dataset(Section):
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     header: bool = False
     columns: Items[str] | None = None
+    # Columns with one value for a whole file, which its path has: `day` of logs/day=2023-10-01/part-0.csv.
+    path_columns: _Columns = ()
     # What stands for a missing value, beside nothing at all.
     missing: _Texts = ()
     keep_rows: dict[str, _Texts] = Field(default={})
@@ -199,6 +201,9 @@ class Dataset(Section):
                 raise ValueError(f"column {name!r} is a label or the time, so it cannot be a feature")
 
     def _check_columns(self) -> None:
+        for name in self.path_columns:
+            if name in (self.columns or ()):
+                raise ValueError(f"column {name!r} is both in `columns` and in `path_columns`")
         for name in self.used_columns:
             if self.used_columns.count(name) > 1:
                 raise ValueError(f"column {name!r} is used both as a number and as a token or time")
@@ -207,5 +212,5 @@ class Dataset(Section):
                 if self.columns.count(name) > 1:
                     raise ValueError(f"column {name!r} is in `columns` more than once")
             for name in self.used_columns:
-                if name not in self.columns:
+                if name not in self.columns and name not in self.path_columns:
                     raise ValueError(f"column {name!r} is not in `columns`{did_you_mean(name, self.columns)}")

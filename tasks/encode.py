@@ -130,7 +130,7 @@ def _encode_block(
     for position, (indices, dictionary) in enumerate(block.tokens()):
         categoricals[:, position] = encoder.ids(position, dictionary)[indices]
     layout.write("categoricals", first_row, categoricals)
-    labels = {}
+    labels: dict[str, np.ndarray] = {}
     for task, label in dataset.labels.items():
         if label.following is None:
             labels[task] = batch.column(f"label {task}").to_numpy()

@@ -34,6 +34,7 @@ class ParquetLogs:
     @classmethod
     def open(cls, file: RawFile, dataset: Dataset) -> ParquetLogs:
         """Checks that the file is whole and has the columns, with types that fit."""
+        file.check_path_columns(dataset.path_columns)
         opened = _parquet(file.path)
         schema = opened.schema_arrow
         kinds: dict[str, tuple[list[str], Callable[[pa.DataType], bool]]] = {
@@ -45,7 +46,7 @@ class ParquetLogs:
         types = []
         for wanted, (columns, is_fit) in kinds.items():
             for name in columns:
-                if name in file.from_path and name not in schema.names:
+                if name in dataset.path_columns:
                     continue
                 if schema.names.count(name) != 1:
                     raise UserError(f"{file.path} {_not_once(name, schema.names)}")
@@ -53,7 +54,9 @@ class ParquetLogs:
                     raise UserError(f"{file.path}: column {name!r} has type {kind}; it must be {wanted}")
                 types.append((name, str(kind)))
         units = {
-            name: _time_unit(schema.field(name).type) if name in schema.names else _path_unit(file.from_path[name])
+            name: _path_unit(file.from_path[name])
+            if name in dataset.path_columns
+            else _time_unit(schema.field(name).type)
             for name in dataset.time_columns
         }
         if len(set(units.values())) > 1:

@@ -1,7 +1,7 @@
 """The files of a log: a file, a folder, a pattern or a list of these, in the order of their names.
 
 Names are in the order that a person would put them in: ``day_2`` comes before ``day_10``. Pieces of a path that read
-``name=value``, as in ``day=2023-10-01/part-0.parquet``, are columns with one value for the whole file.
+``name=value``, as in ``day=2023-10-01/part-0.parquet``, can be columns with one value for the whole file.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ class RawFile:
 
     @property
     def from_path(self) -> dict[str, str]:
-        """The columns that its path has.
+        """The columns that its path has, with their values.
 
         >>> RawFile(Path("logs/day=2023-10-01/0.csv"), 1, 0, None).from_path
         {'day': '2023-10-01'}
         """
         pieces = (piece.partition("=") for piece in self.path.parts[:-1])
         return {name: value for name, equals, value in pieces if name.isidentifier() and equals}
+
+    def check_path_columns(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.from_path:
+                raise UserError(f"the path {self.path} has no folder {name}=…, but {name!r} is in `path_columns`")
 
     def is_unchanged(self) -> bool:
         try:

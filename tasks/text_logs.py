@@ -159,7 +159,7 @@ class TextLogs:
 
     @property
     def _in_file(self) -> list[str]:
-        return [name for name in self.dataset.used_columns if name in self.columns]
+        return [name for name in self.dataset.used_columns if name not in self.dataset.path_columns]
 
     def _types(self) -> dict[str, pa.DataType]:
         dataset = self.dataset
@@ -193,14 +193,13 @@ class TextLogs:
 
     def _with_path(self, table: pa.Table) -> pa.Table:
         """Adds the columns that are in the file's path, and in one order with the others."""
-        for name, value in self.file.from_path.items():
-            if name in self.dataset.used_columns and name not in table.column_names:
-                column: pa.Array = pa.repeat(value, len(table))
-                if name in self.dataset.token_columns:
-                    column = column.dictionary_encode().cast(TOKENS)
-                elif name in self.dataset.number_columns or self.dataset.time_format != "iso8601":
-                    column = column.cast(pa.float64())
-                table = table.append_column(name, column)
+        for name in self.dataset.path_columns:
+            column: pa.Array = pa.repeat(self.file.from_path[name], len(table))
+            if name in self.dataset.token_columns:
+                column = column.dictionary_encode().cast(TOKENS)
+            elif name in self.dataset.number_columns or self.dataset.time_format != "iso8601":
+                column = column.cast(pa.float64())
+            table = table.append_column(name, column)
         return table.select(self.dataset.used_columns)
 
     def _with_times(self, table: pa.Table) -> pa.Table:
@@ -263,8 +262,9 @@ class TextLogs:
         return wrong
 
     def _check_columns(self) -> None:
+        self.file.check_path_columns(self.dataset.path_columns)
         for name in self.dataset.used_columns:
-            if name not in self.columns and name not in self.file.from_path:
+            if name not in self.columns and name not in self.dataset.path_columns:
                 hint = did_you_mean(name, self.columns)
                 raise UserError(f"{self.file.path} has no column {name!r}{hint}; it has: {', '.join(self.columns)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -271,12 +272,84 @@ def test_forms_of_text_that_mean_the_same(tmp_path: Path, text: str) -> None:
     assert found[0] == found[1]
 
 
-def test_vocabulary_comes_from_the_training_part_only(tmp_path: Path) -> None:
-    rows = random_rows(400)
-    first = prepare("logs", dataset(TSV), write_tsv(tmp_path / "a", rows), min_count=2, block_bytes=2000)
-    for row in rows[320:]:
+def write_formats(folder: Path, rows: list[list[str]]) -> dict[str, tuple[Dataset, Path | str]]:
+    """The same timed log in many formats."""
+    names, base = [*TSV_COLUMNS, "time"], {key: value for key, value in TIMED_TSV.items() if key != "columns"}
+    quoted = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in [names, *rows]]
+    plain = write_tsv(folder / "plain.tsv", rows)
+    write_tsv(folder / "header.tsv", [names, *rows])
+    (folder / "quoted.csv").write_text("\r\n".join(quoted) + "\r\n", newline="")
+    quotes_where_needed = ([f'"{f.replace(chr(34), 2 * chr(34))}"' if '"' in f else f for f in row] for row in rows)
+    (folder / "semicolon.csv").write_text("".join(";".join(row) + "\n" for row in quotes_where_needed))
+    (folder / "packed.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (folder / "packed.zst").write_bytes(pa.Codec("zstd").compress(plain.read_bytes(), asbytes=True))
+    for number, start in enumerate(range(0, len(rows), 150)):
+        (folder / "many").mkdir(exist_ok=True)
+        write_tsv(folder / "many" / f"part{number}.tsv", rows[start : start + 150])
+    iso = [[*row[:-1], str(pd.Timestamp(float(row[-1]), unit="s"))] for row in rows]
+    write_tsv(folder / "iso.tsv", iso)
+    milliseconds = [[*row[:-1], str(round(1000 * float(row[-1])))] for row in rows]
+    write_tsv(folder / "milliseconds.tsv", milliseconds)
+    values = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    numbers = {name: pd.to_numeric(pd.Series(values[name])) for name in ("click", "n1", "n2", "sales")}
+    times = pa.array([round(1e6 * float(text)) for text in values["time"]], pa.timestamp("us"))
+    tokens = {name: values[name] for name in ("c1", "c2")}
+    pq.write_table(pa.table({**tokens, **numbers, "time": times}), folder / "logs.parquet", row_group_size=100)
+    return {
+        "plain": (dataset(TIMED_TSV), plain),
+        "header": (dataset(base, header=True), folder / "header.tsv"),
+        "quoted": (dataset(base, format="csv", header=True), folder / "quoted.csv"),
+        "semicolon": (dataset(TIMED_TSV, format="csv", delimiter=";"), folder / "semicolon.csv"),
+        "gzip": (dataset(TIMED_TSV), folder / "packed.gz"),
+        "zstd": (dataset(TIMED_TSV), folder / "packed.zst"),
+        "folder": (dataset(TIMED_TSV), folder / "many"),
+        "pattern": (dataset(TIMED_TSV), str(folder / "many" / "part*.tsv")),
+        "iso8601": (dataset(TIMED_TSV, time_format="iso8601"), folder / "iso.tsv"),
+        "milliseconds": (dataset(TIMED_TSV, time_format="milliseconds"), folder / "milliseconds.tsv"),
+        "parquet": (dataset(base, format="parquet"), folder / "logs.parquet"),
+    }
+
+
+def test_formats_that_mean_the_same(tmp_path: Path) -> None:
+    rows = random_rows(800, timed=True)
+    found = {}
+    for name, (described, raw) in write_formats(tmp_path, rows).items():
+        prepared = open_prepared(prepare(name, described, raw, min_count=3, block_bytes=9000))
+        found[name] = prepared.fingerprint, prepared.splits, prepared.statistics["by_day"]
+    assert {name for name, value in found.items() if value != found["plain"]} == set()
+
+
+def test_days_in_the_path_are_a_column(tmp_path: Path) -> None:
+    """As the time of all rows of a file, and as a token. A boundary falls between two days."""
+    rows = random_rows(500)
+    for day in range(10):
+        folder = tmp_path / "raw" / f"day=2023-10-{day + 1:02}"
+        folder.mkdir(parents=True)
+        write_tsv(folder / "logs.tsv", rows[50 * day : 50 * day + 50])
+    described = dataset(TSV, path_columns=["day"], time_column="day", time_format="iso8601")
+    prepared = open_prepared(prepare("logs", described, tmp_path / "raw", min_count=2))
+    assert [split["rows"] for split in prepared.splits.values()] == [400, 50, 50]
+    assert prepared.splits["validation"]["first_time"] == prepared.splits["validation"]["last_time"]
+    assert prepared.splits["validation"]["first_time"] == "2023-10-09T00:00:00Z"
+    assert list(prepared.statistics["by_day"]) == [f"2023-10-{day + 1:02}" for day in range(10)]
+    as_token = dataset(TSV, path_columns=["day"], categorical_columns=["c1", "day"])
+    ids = open_prepared(prepare("tokens", as_token, tmp_path / "raw", min_count=2)).split("train", "pctr").categoricals
+    assert len(set(ids[:50, 1])) == 1
+    assert len(set(ids[:, 1])) == 8
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["file order", "time"])
+def test_nothing_of_later_parts_is_in_the_vocabulary(tmp_path: Path, timed: bool) -> None:
+    """Every value of every row after the training part may change, and not a byte before it does."""
+    described, rows = dataset(TIMED_TSV if timed else TSV), random_rows(400, timed=timed)
+    first = prepare("logs", described, write_tsv(tmp_path / "a", rows), min_count=2, block_bytes=2000)
+    later = rows[320:]
+    if timed:
+        last = float(sorted(float(row[-1]) for row in rows)[319])
+        later = [row for row in rows if float(row[-1]) > last]
+    for row in later:
         row[2], row[4], row[5] = "99", "never seen in training", "a"
-    second = prepare("logs", dataset(TSV), write_tsv(tmp_path / "b", rows), min_count=2, block_bytes=2000)
+    second = prepare("logs", described, write_tsv(tmp_path / "b", rows), min_count=2, block_bytes=2000)
     assert np.all(open_prepared(second).split("validation", "pctr").categoricals[:, 0] == 0)
     assert np.all(open_prepared(second).split("test", "pctr").categoricals[:, 0] == 0)
     for file in ["vocabulary.parquet", *(f"train/{p.name}" for p in (first / "train").iterdir())]:
@@ -353,7 +426,7 @@ def test_after_an_error_no_block_is_still_at_work(tmp_path: Path, home: Path, mo
         time.sleep(0.3)
         (folder / f"{block.number}.arrow").write_bytes(b"late")
         working.remove(block.number)
-        return {}
+        return {"lines": 0}
 
     monkeypatch.setattr(parts, "parse_block", parse_block)
     with dask.config.set(num_workers=2):
