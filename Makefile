@@ -12,10 +12,10 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format up validate bench lock
+.PHONY: help run test lint format up validate bench bench-prepare lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
 	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
@@ -44,6 +44,9 @@ validate: $(VENV)/installed ## check pipelines.yaml
 
 bench: $(VENV)/installed ## measure the speed and memory of private training steps (about 8 minutes)
 	@$(BIN)/python -m benchmarks.clipping $(BENCH)
+
+bench-prepare: $(VENV)/installed ## measure the preparation of logs, beside Polars (about 3 minutes)
+	@$(BIN)/python -m benchmarks.preparation $(BENCH)
 
 lock: ## resolve requirements.in into requirements.lock again
 	@$(PYTHON) -m venv $(VENV)-lock

@@ -21,12 +21,14 @@ _NOT_COVERED = """\
   own ε: `python -m tasks releases` adds them up.
 - **The size of the training part.** N is treated as public: it sets the sampling probability and δ. So
   are the moments in time at which the log was split.
-- **Logged metrics.** Training losses in the log and in MLflow, and the evidence for the audit in
-  `evidence.json`, are computed from private examples without noise. Do not publish them with the model.
+- **Logged metrics.** Training losses in the log and in MLflow, the evidence for the audit in `evidence.json`
+  and the data card are computed from private examples without noise. Do not publish them with the model.
 - **Failures.** That a run was stopped by an example without a finite gradient tells of that example.
 - **Validation and test examples.** The guarantee is for examples of the training part.
 - **Several examples of one user.** The unit is one example (one row of the log). What k examples of
   one user have is answered by `python -m tasks epsilon --group-size k`.
+- **Events behind labels.** Where a label counts conversions that other rows of the log carry, one conversion
+  may be in the labels of several examples. The guarantee is for an example with its label, not for a conversion.
 - **Floating point.** Noise is drawn in 32-bit arithmetic by JAX's threefry generator, whose key has
   64 bits: not a cryptographic generator, and not proof against attacks on floating-point noise.
 """
