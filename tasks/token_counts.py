@@ -87,12 +87,14 @@ def _write_counts(block: ParsedBlock, rows: int, cuts: Sequence[int], file: Path
         for name, (indices, dictionary), count in zip(names, block.tokens(), cuts, strict=True):
             counts = np.bincount(indices[:rows], minlength=len(dictionary))
             seen = np.flatnonzero(counts)
-            tokens = dictionary.take(pa.array(seen))
-            portion = stable_hash(name, tokens) % np.uint64(count) if count > 1 else np.zeros(len(seen), np.uint64)
-            for number in range(count):
-                chosen = np.flatnonzero(portion == number) if count > 1 else slice(None)
-                of_portion = tokens.take(pa.array(chosen)) if count > 1 else tokens
-                writer.write_batch(pa.record_batch([of_portion, pa.array(counts[seen][chosen])], schema=_SCHEMA))
+            edges = [0, len(seen)]
+            if count > 1:
+                portions = stable_hash(name, dictionary)[seen] % np.uint64(count)
+                seen = seen[np.argsort(portions)]
+                edges = [0, *np.cumsum(np.bincount(portions.astype(np.int64), minlength=count)).tolist()]
+            batch = pa.record_batch([dictionary.take(pa.array(seen)), pa.array(counts[seen])], schema=_SCHEMA)
+            for start, stop in itertools.pairwise(edges):
+                writer.write_batch(batch.slice(start, stop - start))
 
 
 def _add_up(files: Sequence[Path], batches: Sequence[int], selection: Selection) -> list[pa.Table]:

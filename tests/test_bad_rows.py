@@ -652,7 +652,7 @@ def test_first_disorder_is_told(tmp_path: Path) -> None:
     """Also where a block begins with it and has another."""
     raw = tmp_path / "raw"
     raw.write_bytes(_times(*range(20), *range(19, 0, -1)))
-    for size in (1, 100, 260, 520, 530, 560, HUGE):
+    for size in (1, 560, 570, HUGE):
         with pytest.raises(UserError, match=r"raw, line 22: the time 2023-11-14T22:13:38Z comes after"):
             prepare(f"logs{size}", Dataset.model_validate(ORDERED), raw, min_count=2, block_bytes=size)
 
