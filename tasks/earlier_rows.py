@@ -32,7 +32,10 @@ def find_earlier_rows(name: str, dataset: Dataset, parts: Sequence[Part], encodi
         return None
     keys, best = [part.folder.name for part in parts], None
     for path in (home() / "data" / name).glob("*/schema.json"):
-        schema = read_json(path)
+        try:
+            schema = read_json(path)
+        except (OSError, ValueError):  # not ours, or being deleted
+            continue
         count = len(schema.get("parts", ()))
         fits = schema.get("encoding") == encoding and 0 < count < len(keys) and schema["parts"] == keys[:count]
         if fits and (best is None or count > best.parts) and _is_before(parts[:count], parts[count:]):

@@ -73,12 +73,16 @@ class ParquetLogs:
     header_lines = 0
 
     def blocks(self, block_bytes: int) -> list[Block]:
-        """Neighbouring row groups until they have so many bytes; one that is larger is a block by itself."""
+        """Neighbouring row groups until they take so many bytes in memory; a larger one is a block by itself."""
         metadata = _parquet(self.file.path).metadata
         blocks: list[Block] = []
         start = size = 0
         for group in range(metadata.num_row_groups):
-            more = metadata.row_group(group).total_byte_size
+            # Eight bytes a value: what is stored may be packed far more tightly.
+            more = max(
+                metadata.row_group(group).total_byte_size,
+                8 * len(self.dataset.used_columns) * metadata.row_group(group).num_rows,
+            )
             if size and size + more > block_bytes:
                 blocks.append(Block(len(blocks), start, group))
                 start, size = group, 0

@@ -1,4 +1,4 @@
-"""MLflow: one parent run per pipeline run, one nested run per trial.
+"""MLflow: one parent run per pipeline run, one nested run per trial, each with the data that it is about.
 
 Parameters carry the names of ``pipelines.yaml``. Runs are found again by their tags, so a step
 that is tried twice logs once. ``MLFLOW_TRACKING_URI`` points elsewhere than the embedded store.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import logging
 import os
 import subprocess
@@ -16,15 +17,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from tasks.config import Config
+from tasks.encoded import Prepared
 from tasks.home import CHECKOUT, home
 from tasks.selection import Selection
 from tasks.trial import Trial
 
 _PARENT = "mlflow.parentRunId"
+_CONTEXT = "mlflow.data.context"
 
 
 def tracking_uri() -> str:
@@ -33,14 +36,14 @@ def tracking_uri() -> str:
 
 
 def start_pipeline_run(
-    config: Config, selection: Selection, name: str, fingerprints: Mapping[str, str]
+    config: Config, selection: Selection, name: str, prepared: Mapping[str, Prepared], cards: Mapping[str, Path]
 ) -> dict[str, str]:
-    """Opens the parent run; returns what its children must know of it."""
+    """Opens the parent run, with each dataset's prepared data and card; returns what its children must know of it."""
     client = _client(tracking_uri())
     tags = {
         "pipeline": selection.pipeline,
         "profile": selection.profile,
-        "data_fingerprint": ",".join(f"{dataset}={value}" for dataset, value in fingerprints.items()),
+        "data_fingerprint": ",".join(f"{dataset}={data.fingerprint}" for dataset, data in prepared.items()),
         "git_commit": _git_commit(),
         "lock_hash": _lock_hash(),
         "mlflow.note.content": config.pipelines[selection.pipeline].title,
@@ -49,6 +52,9 @@ def start_pipeline_run(
     run = client.create_run(experiment, run_name=name, tags=tags)
     chosen = {key: value for key, value in selection._asdict().items() if value is not None}
     _log(client, run.info.run_id, params=chosen)
+    client.log_inputs(run.info.run_id, [data_input(data) for data in prepared.values()])
+    for dataset, card in cards.items():
+        client.log_text(run.info.run_id, card.read_text(encoding="utf-8"), f"data_cards/{dataset}.html")
     return {"mlflow_run": run.info.run_id, "experiment": experiment, "pipeline": selection.pipeline}
 
 
@@ -90,7 +96,31 @@ def log_trial(parent: Mapping[str, str], trial: Trial, record: Mapping[str, Any]
     metrics += [Metric(name, value, now, record["steps"]) for name, value in finals.items() if value is not None]
     params = {name: value for name, value in trial.model_dump(mode="json").items() if value is not None}
     _log(client, run_id, params=params, metrics=metrics)
+    client.log_inputs(run_id, _inputs(client, parent, trial))
     return run_id
+
+
+def data_input(prepared: Prepared) -> DatasetInput:
+    """Prepared data as an input of a run: what MLflow shows of it, and finds runs by.
+
+    Its digest is the fingerprint. Rows are in the profile, columns with their types as they are encoded in the schema.
+    """
+    columns = [
+        *({"name": name, "type": "float", "required": False} for name in prepared.integer_columns),
+        *({"name": column.name, "type": "integer", "required": True} for column in prepared.categorical_columns),
+        *({"name": f"label {task}", "type": "float", "required": True} for task in prepared.tasks),
+    ]
+    rows = {name: split["rows"] for name, split in prepared.splits.items()}
+    source = {"uri": prepared.source["path"], "files": prepared.source["files"], "bytes": prepared.source["bytes"]}
+    dataset = Dataset(
+        name=prepared.dataset,
+        digest=prepared.fingerprint,
+        source_type="local" if prepared.ceiling is None else "synthetic",
+        source=json.dumps(source),
+        schema=json.dumps({"mlflow_colspec": columns}),
+        profile=json.dumps({"num_rows": sum(rows.values()), **rows}),
+    )
+    return DatasetInput(dataset, [InputTag(_CONTEXT, "training")])
 
 
 def log_audit(run_id: str, audit: Mapping[str, Any], statement: Path) -> None:
@@ -139,6 +169,14 @@ def _find_child(client: MlflowClient, parent: Mapping[str, str], trial: Trial) -
     query = f"tags.`{_PARENT}` = '{parent['mlflow_run']}' AND tags.trial = '{trial.key}'"
     found = client.search_runs([parent["experiment"]], query, max_results=1)
     return found[0] if found else None
+
+
+def _inputs(client: MlflowClient, parent: Mapping[str, str], trial: Trial) -> list[DatasetInput]:
+    """The trial's data among the inputs of its parent run."""
+    found = client.search_runs([parent["experiment"]], f"attributes.run_id = '{parent['mlflow_run']}'", max_results=1)
+    inputs = [data for run in found if run.inputs is not None for data in run.inputs.dataset_inputs]
+    wanted = trial.dataset, trial.data_fingerprint
+    return [data for data in inputs if (data.dataset.name, data.dataset.digest) == wanted]
 
 
 def _log(

@@ -369,7 +369,7 @@ def test_every_run_has_its_data_as_an_input(own_home: Path, tmp_path: Path, time
     selection = select(config, {"profile": "smoke"})
     tiny = make_prepared(tmp_path / "raw")
     data = {"tiny_clicks": tiny, "logs": timed}
-    cards = [write_data_card(p, tmp_path / f"{name}.html", hidden_layers=LAYERS) for name, p in data.items()]
+    cards = {name: write_data_card(p, p.path / "data_card.html", hidden_layers=LAYERS) for name, p in data.items()}
     parent = start_pipeline_run(config, selection, "first", data, cards)
     trial = make_trial(tiny)
     run_id = log_trial(parent, trial, RECORD, reused=False)
@@ -378,10 +378,9 @@ def test_every_run_has_its_data_as_an_input(own_home: Path, tmp_path: Path, time
     client = MlflowClient(tracking_uri())
     child, first = client.get_run(run_id), client.get_run(parent["mlflow_run"])
     assert first.data.tags["data_fingerprint"] == f"tiny_clicks={tiny.fingerprint},logs={timed.fingerprint}"
-    assert {name.path for name in client.list_artifacts(parent["mlflow_run"], "data_cards")} == {
-        "data_cards/logs.html",
-        "data_cards/tiny_clicks.html",
-    }
+    for name, card in cards.items():
+        logged = client.download_artifacts(parent["mlflow_run"], f"data_cards/{name}.html", str(tmp_path))
+        assert Path(logged).read_bytes() == card.read_bytes()
     assert first.inputs is not None
     assert {found.dataset.name: found.dataset.digest for found in first.inputs.dataset_inputs} == {
         name: prepared.fingerprint for name, prepared in data.items()
@@ -396,7 +395,7 @@ def test_every_run_has_its_data_as_an_input(own_home: Path, tmp_path: Path, time
     assert [column["name"] for column in columns] == ["price", "color", "label pcvr", "label pconvs"]
 
     # A second run of the same data, and a trial whose parent is in another store or has other data.
-    again = start_pipeline_run(config, selection, "second", data, [])
+    again = start_pipeline_run(config, selection, "second", data, {})
     client.log_inputs(run_id, [data_input(tiny)])
     stranger = log_trial({**again, "mlflow_run": "0" * 32}, trial, RECORD, reused=True)
     other = log_trial(again, make_trial(tiny, data_fingerprint="another"), RECORD, reused=True)

@@ -330,8 +330,8 @@ def test_column_of_the_path_in_a_file_of_one_column(tmp_path: Path) -> None:
     folder = tmp_path / "y=1" / "time=5" / "c=a"
     folder.mkdir(parents=True)
     raw = folder / "raw"
-    raw.write_bytes(b"n\n1\n2\n\n4\n")
-    logs = TextLogs.open(look_at(raw), raw, dataset("tsv", columns=None, header=True))
+    raw.write_bytes(b"1\n2\n\n4\n")
+    logs = TextLogs.open(look_at(raw), raw, dataset("tsv", columns=["n"], path_columns=["y", "time", "c"]))
     for size in (1, 3, 100):
         found = _read(logs, size)
         assert sorted([*found.rows, *found.bad]) == [0, 1, 2, 3]
