@@ -87,7 +87,15 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
     assert "relative_loss_percent.pctr.10" in parent.data.metrics
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
-    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"table.csv", "table.md"}
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {
+        "data_cards",
+        "table.csv",
+        "table.md",
+    }
+    cards = [Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "data_cards")]
+    assert cards == ["synthetic_clicks.html", "synthetic_display.html"]
+    for child in children:
+        assert child.inputs.dataset_inputs[0].dataset.digest == child.data.tags["data_fingerprint"]
     # Three tasks, each with one baseline and 2 budgets × 2 clip norms.
     assert len(children) == 15
     assert all(child.info.status == "FINISHED" for child in children)
