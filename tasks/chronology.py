@@ -6,6 +6,7 @@ come before it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 def is_in_order(blocks: Sequence[np.ndarray]) -> bool:
     """Whether the blocks one after the other are in order already."""
     ends = [(times[0], times[-1]) for times in blocks]
-    return all(before[1] <= after[0] for before, after in zip(ends, ends[1:], strict=False))
+    return all(before[1] <= after[0] for before, after in itertools.pairwise(ends))
 
 
 def time_at(blocks: Sequence[np.ndarray], rank: int) -> float | int:

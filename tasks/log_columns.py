@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.log_samples import DATE, NUMBER, Sample, is_absent, shown
-from tasks.text_logs import iso_times
+from tasks.text_values import iso_times
 
 _INTEGER = r"^[-+]?\d+$"
 ABSENT_NUMBERS = (-1, -9, -99, -999, -9999)

@@ -18,7 +18,7 @@ from tasks.errors import UserError
 from tasks.raw_files import RawFile
 from tasks.raw_rows import TOKENS, Block, Rows, as_number
 from tasks.sections import did_you_mean
-from tasks.text_logs import iso_times
+from tasks.text_values import iso_times
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ def _as_tokens(column: pa.Array) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     tokens = column.dictionary.cast(pa.string()).fill_null("")
+    tokens.validate(full=True)  # that they are UTF-8, which nothing else looks at
     indices = column.indices.cast(pa.int32())
     if indices.null_count:
         indices = indices.fill_null(len(tokens))

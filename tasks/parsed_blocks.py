@@ -66,7 +66,7 @@ def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
     rows = checked(logs.read(block), dataset)
     carried = rows
     rows = labelled(wanted(rows, dataset), dataset)
-    rows, disorder = _in_order(rows, dataset)
+    rows, opening = _in_order(rows, dataset)
     table = rows.table
 
     columns: dict[str, pa.Array] = {}
@@ -100,8 +100,7 @@ def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
         "distinct": [len(columns[f"token {i}"].dictionary) for i in range(len(dataset.categorical_columns))],
         "first_time": None if times is None else times[0].item(),
         "last_time": None if times is None else times[-1].item(),
-        "first_place": int(rows.places[0]) if len(rows.places) else 0,
-        "disorder": disorder,
+        **opening,
         "missing": missing,
         "bad": Counter(bad.reason for bad in rows.bad),
     }
@@ -112,18 +111,23 @@ def _log_transform(values: np.ndarray) -> np.ndarray:
     return (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
 
 
-def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, dict[str, Any] | None]:
-    """The rows by their time, those of one time as they were; and the first one that was not in its place."""
+def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, dict[str, Any]]:
+    """The rows by their time, those of one time as they were; and how they came.
+
+    ``disorder`` is the first row that came after a later one: its place, its time and that of the one before it.
+    """
+    opening: dict[str, Any] = {"first_place": 0, "opening_time": None, "disorder": None}
     if not dataset.time_column or not rows.table.num_rows:
-        return rows, None
+        return rows, opening
     times = rows.table[dataset.time_column].combine_chunks().to_numpy()
+    opening |= {"first_place": int(rows.places[0]), "opening_time": times[0].item()}
     back = np.flatnonzero(times[1:] < times[:-1])
     if not len(back):
-        return rows, None
+        return rows, opening
     first = int(back[0]) + 1
-    disorder = {"place": int(rows.places[first]), "time": times[first].item(), "before": times[first - 1].item()}
+    opening["disorder"] = [int(rows.places[first]), times[first].item(), times[first - 1].item()]
     order = np.argsort(times, kind="stable")
-    return Rows(rows.table.take(pa.array(order)), rows.places[order], rows.total, rows.bad, rows.text_at), disorder
+    return Rows(rows.table.take(pa.array(order)), rows.places[order], rows.total, rows.bad, rows.text_at), opening
 
 
 def _empty(tokens: pa.DictionaryArray) -> int:
@@ -144,7 +148,9 @@ def _write_following(
     hashes = stable_hash(events.event, ids.dictionary)[ids.indices.to_numpy()]
     times = when.filter(pa.array(there)).to_numpy()
     write_events(block.with_suffix(f".events{number}"), keys[there], hashes[there], times)
-    keys, _ = _keys(rows.table, events)
+    keys, known = _keys(rows.table, events)
+    # Rows that cannot have events get keys of their own: one for all of them would be more than a group can hold.
+    keys = np.where(known, keys, combined_hash([np.arange(len(keys), dtype=np.uint64)]))
     own_times = rows.table[dataset.time_column].combine_chunks().to_numpy()
     write_rows(block.with_suffix(f".rows{number}"), keys, own_times)
 

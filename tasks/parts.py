@@ -173,7 +173,7 @@ def _summary(logs: Logs, blocks: list[dict[str, Any]]) -> dict[str, Any]:
         block["starts_at"] = line
         block["first_line"] = line + block.pop("first_place")
         if block["disorder"]:
-            block["disorder"]["line"] = line + block["disorder"].pop("place")
+            block["disorder"][0] += line
         line += block["lines"]
         bad.update(block.pop("bad"))
         missing.update(block.pop("missing"))

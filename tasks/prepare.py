@@ -78,6 +78,8 @@ def prepare(
     identity = [(str(file.path), file.size, file.modified) for file in files]
     final = home() / "data" / name / short_hash([PREPARE_VERSION, described, rule, identity, keeper.fitted_on])
     if final.is_dir():
+        if _too_many_bad_rows(final, dataset):
+            check_bad_rows(dataset, parse_files(name, dataset, files, block_bytes=block_bytes))
         keeper.save(final)
         say(f"{name}: already prepared in {final}")
         return final
@@ -252,6 +254,7 @@ class _Preparation:
                 "missing": missing,
                 "rows": layout.rows,
                 "bad_rows": dict(bad_rows),
+                "lines": sum(part.summary["lines"] for part in self.parts),
                 "window_days": max((events.within_days for events in self.dataset.following), default=None),
             },
             "source": {
@@ -277,6 +280,12 @@ class _Preparation:
                 described[split]["last_time"] = time_text(last, self.time_unit)
             before = after
         return described
+
+
+def _too_many_bad_rows(folder: Path, dataset: Dataset) -> bool:
+    """Whether more rows were put aside than are tolerated by now."""
+    statistics = read_json(folder / "schema.json")["statistics"]
+    return sum(statistics["bad_rows"].values()) > dataset.tolerated_bad_rows * statistics["lines"]
 
 
 def _ceiling(file: RawFile) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
         reasons.update(part.summary["bad"])
     bad, total = reasons.total(), sum(part.summary["lines"] for part in parts)
     if bad > dataset.tolerated_bad_rows * total:
-        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        in_order = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in in_order)
         shown = [story for part in parts for story in part.summary["first_bad"]][:SHOWN]
         files = [str(part.folder / "quarantine.csv") for part in parts if part.summary["bad"]]
         raise UserError(
@@ -38,25 +40,22 @@ def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
 
 def check_time_order(parts: Sequence[Part]) -> None:
     """Refuses logs that claim to be in the order of time and are not."""
-    before: tuple[Any, str] | None = None
+    latest: float | None = None
     for part in parts:
-        path = part.summary["source"]
+        unit, word = part.summary["time_unit"], "row" if part.dataset.format == "parquet" else "line"
         for block in part.summary["blocks"]:
-            found = block["disorder"]
-            if found is None and before is not None and block["rows"] and block["first_time"] < before[0]:
-                found = {"line": block["first_line"], "time": block["first_time"], "before": before[0]}
-                where = f"{path}, line {found['line']}" if before[1] == path else f"{path} begins"
-            elif found is not None:
-                where = f"{path}, line {found['line']}"
-            if found is not None:
-                unit = part.summary["time_unit"]
+            if not block["rows"]:
+                continue
+            line, time, before = block["first_line"], block["opening_time"], latest
+            if before is None or time >= before:
+                line, time, before = block["disorder"] or (None, None, None)
+            if line is not None and before is not None:
                 raise UserError(
-                    f"{where}: the time {time_text(found['time'], unit)} comes after "
-                    f"{time_text(found['before'], unit)}, but "
-                    "`in_time_order` claims that rows are in the order of time; without it they are sorted"
+                    f"{part.summary['source']}, {word} {line}: the time {time_text(time, unit)} comes after "
+                    f"{time_text(before, unit)}, but `in_time_order` claims that rows are in the order of time; "
+                    "without it they are sorted"
                 )
-            if block["rows"]:
-                before = (block["last_time"], path)
+            latest = block["last_time"]
 
 
 def time_text(value: float, unit: str) -> str:
@@ -74,12 +73,12 @@ def time_text(value: float, unit: str) -> str:
 def write_quarantine(parts: Sequence[Part], path: Path) -> None:
     """All rows that were put aside, in one file."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(QUARANTINE_COLUMNS)
+        csv.writer(file).writerow(QUARANTINE_COLUMNS)
         for part in parts:
             if part.summary["bad"]:
                 with (part.folder / "quarantine.csv").open(encoding="utf-8", newline="") as rows:
-                    writer.writerows(itertools.islice(csv.reader(rows), 1, None))
+                    rows.readline()  # the header
+                    shutil.copyfileobj(rows, file)
 
 
 def check_alike(parts: Sequence[Part]) -> None:

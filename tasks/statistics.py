@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -65,7 +66,7 @@ def label_sums_by_position(layout: Layout) -> list[list[float]]:
     """The same for equal pieces of a log without times, from its first rows to its last."""
     edges = np.linspace(0, layout.rows, min(_PIECES, layout.rows) + 1).astype(int).tolist()
     pieces = []
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         sums = [float(layout.read(f"label_{task}", first, last).sum(dtype=np.float64)) for task in layout.tasks]
         pieces.append([float(last - first), *sums])
     return pieces

@@ -10,12 +10,8 @@ A piece is first parsed as if nothing were wrong with it. Only if that fails are
 from __future__ import annotations
 
 import csv
-import datetime
-import functools
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,32 +21,15 @@ import pyarrow.csv
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.raw_files import RawFile
-from tasks.raw_rows import TOKENS, BadRow, Block, Rows
+from tasks.raw_rows import TOKENS, BadRow, Block, Rows, as_number
 from tasks.sections import did_you_mean
+from tasks.text_lines import LONGEST_LINE, Lines, end_of_text, is_suspicious, split
+from tasks.text_values import iso_microseconds, iso_times, not_finite
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LONGEST_LINE = 64 << 20
 _LARGEST_BLOCK = 1 << 30
 _START = 1 << 16
-_NUMBER = r"^[ \t]*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?[ \t]*$"
-_ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "iso8601": "us"}
-
-
-class _Lines:
-    """The lines of a block, taken apart only if somebody asks."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @functools.cached_property
-    def all(self) -> list[bytes]:
-        return self._data.removesuffix(b"\n").split(b"\n")
-
-    def text(self, place: int) -> str:
-        return self.all[place].removesuffix(b"\r").decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -72,7 +51,7 @@ class TextLogs:
         with text.open("rb") as opened:
             beginning = opened.read(_START)
             opened.seek(0)
-            first_line = opened.readline(_LONGEST_LINE)
+            first_line = opened.readline(LONGEST_LINE)
         if beginning.startswith(b"PAR1"):
             raise UserError(
                 f"the raw logs {file.path} are a Parquet file, but the dataset's format is {dataset.format}"
@@ -88,6 +67,7 @@ class TextLogs:
             start = len(first_line)
         logs = cls(file, text, dataset, columns, start)
         logs._check_columns()
+        logs._check_path()
         logs._check_first_lines(beginning[start:])
         return logs
 
@@ -110,14 +90,14 @@ class TextLogs:
         """Cuts the file, without the blank lines at its end, after the first line end in every ``block_bytes``."""
         edges, block_bytes = [self.start], min(block_bytes, _LARGEST_BLOCK)
         with self.text.open("rb") as file:
-            end = _end_of_text(file)
+            end = end_of_text(file)
             for target in range(self.start + block_bytes, end, block_bytes):
                 if target <= edges[-1]:
                     continue
                 file.seek(target - 1)
-                line = file.readline(_LONGEST_LINE)
-                if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
-                    raise UserError(f"{self.file.path}: no line end in {_LONGEST_LINE >> 20} MB after byte {target}")
+                line = file.readline(LONGEST_LINE)
+                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                    raise UserError(f"{self.file.path}: no line end in {LONGEST_LINE >> 20} MB after byte {target}")
                 if file.tell() < end:
                     edges.append(file.tell())
         edges.append(end)
@@ -129,12 +109,12 @@ class TextLogs:
             file.seek(block.start)
             data = file.read(block.stop - block.start)
         total = data.count(b"\n") + (not data.endswith(b"\n"))
-        lines = _Lines(data)
+        lines = Lines(data)
         try:
             # What Arrow would read without a complaint, but not as one row a line, is a mistake here.
-            if not _is_suspicious(data, quotes=self._quotes):
-                table = self._parse(data)
-                if table.num_rows == total:
+            if not is_suspicious(data, self.dataset.separator if self._quotes else None):
+                table, is_readable = self._parse(data)
+                if table.num_rows == total and is_readable:
                     return Rows(table, np.arange(total), total, (), lines.text)
         except pa.ArrowInvalid:
             pass
@@ -144,7 +124,7 @@ class TextLogs:
         bad |= {well_formed[row]: problem for row, problem in wrong.items()}
         kept = [place for place in well_formed if place not in bad]
         try:
-            table = self._parse(b"\n".join(lines.all[place] for place in kept))
+            table, _ = self._parse(b"\n".join(lines.all[place] for place in kept))
         except pa.ArrowInvalid as error:
             raise UserError(f"{self.file.path}, between bytes {block.start} and {block.stop}: {error}") from None
         if table.num_rows != len(kept):
@@ -168,31 +148,46 @@ class TextLogs:
         types |= dict.fromkeys(dataset.token_columns, TOKENS)
         return {name: types[name] for name in self._in_file}
 
-    def _parse(self, data: bytes, types: dict[str, pa.DataType] | None = None) -> pa.Table:
-        """Raises ``ArrowInvalid`` where a line has too few fields, or a value is not of its column's type."""
-        types = types or self._types()
+    def _parse(self, data: bytes) -> tuple[pa.Table, bool]:
+        """The rows of a text, with the columns of its path, and whether all numbers are finite and all times are times.
+
+        Raises ``ArrowInvalid`` where a line has too few fields, or a value is not of its column's type.
+        """
+        table = self._with_path(self._fields(data, self._types()))
+        is_readable = True
+        for name in [*self.dataset.number_columns, *self.dataset.time_columns]:
+            column = table[name].combine_chunks()
+            if pa.types.is_floating(column.type):
+                is_readable &= pc.all(pc.is_finite(column), min_count=0).as_py()
+            else:
+                times, bad = iso_times(column, self.dataset.missing)
+                table = table.set_column(table.column_names.index(name), name, times)
+                is_readable &= not bad.any()
+        return table, is_readable
+
+    def _fields(self, data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         if not data:
-            table = pa.schema(types).empty_table()
-        else:
-            table = pa.csv.read_csv(
-                pa.BufferReader(data),
-                read_options=pa.csv.ReadOptions(column_names=self.columns, use_threads=False, block_size=len(data) + 1),
-                parse_options=pa.csv.ParseOptions(
-                    delimiter=self.dataset.separator,
-                    quote_char='"' if self._quotes else False,
-                    double_quote=self._quotes,
-                ),
-                convert_options=pa.csv.ConvertOptions(
-                    column_types=types,
-                    include_columns=list(types),
-                    null_values=["", *self.dataset.missing],
-                    strings_can_be_null=False,
-                ),
-            )
-        return self._with_times(self._with_path(table)) if types == self._types() else table
+            return pa.schema(types).empty_table()
+        if data.startswith(_BYTE_ORDER_MARK):
+            data = _BYTE_ORDER_MARK + data  # Arrow takes one away, and the file's own is not in the data.
+        return pa.csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pa.csv.ReadOptions(column_names=self.columns, use_threads=False, block_size=len(data) + 1),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=self.dataset.separator,
+                quote_char='"' if self._quotes else False,
+                double_quote=self._quotes,
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=["", *self.dataset.missing],
+                strings_can_be_null=False,
+            ),
+        )
 
     def _with_path(self, table: pa.Table) -> pa.Table:
-        """Adds the columns that are in the file's path, and in one order with the others."""
+        """With the columns that are in the file's path, in one order."""
         for name in self.dataset.path_columns:
             column: pa.Array = pa.repeat(self.file.from_path[name], len(table))
             if name in self.dataset.token_columns:
@@ -201,14 +196,6 @@ class TextLogs:
                 column = column.cast(pa.float64())
             table = table.append_column(name, column)
         return table.select(self.dataset.used_columns)
-
-    def _with_times(self, table: pa.Table) -> pa.Table:
-        if self.dataset.time_format != "iso8601":
-            return table
-        for name in self.dataset.time_columns:
-            times, _ = iso_times(table[name].combine_chunks(), self.dataset.missing)
-            table = table.set_column(table.column_names.index(name), name, times)
-        return table
 
     def _problem(self, line: bytes) -> tuple[str, str] | None:
         """Why a line cannot be taken apart into the fields that it should have: a reason and the whole story."""
@@ -222,15 +209,12 @@ class TextLogs:
         except UnicodeDecodeError as error:
             found = f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line"
             return "not text", f"not UTF-8 text: {found}"
-        if self._quotes and '"' in text:
-            try:
-                fields = len(next(csv.reader([text], delimiter=self.dataset.separator, strict=True)))
-            except csv.Error as error:
-                return "wrong quotes", f"the quotes of the line do not match ({error}); a row must be on one line"
-        else:
-            fields = text.count(self.dataset.separator) + 1
-        if fields != len(self.columns):
-            found = f"{fields} field{'s' if fields > 1 else ''}" if line else "a blank line"
+        try:
+            fields = len(split(text, self.dataset))
+        except csv.Error as error:
+            return "wrong quotes", f"the quotes of the line do not match ({error}); a row must be on one line"
+        if fields != len(self.columns) or not text:
+            found = f"{fields} field{'s' if fields > 1 else ''}" if text else "a blank line"
             by = {"\t": "tabs", ",": "commas"}.get(self.dataset.separator, repr(self.dataset.separator))
             return "wrong number of fields", f"expected {len(self.columns)} fields separated by {by}, found {found}"
         return None
@@ -243,7 +227,7 @@ class TextLogs:
         texts = {name: pa.string() for name, kind in typed.items() if kind != TOKENS}
         if not texts:
             return {}
-        table = self._parse(b"\n".join(lines), texts)
+        table = self._fields(b"\n".join(lines), texts)
         wrong: dict[int, tuple[str, str]] = {}
         for name in table.column_names:
             column = table[name].combine_chunks().fill_null("")
@@ -251,98 +235,68 @@ class TextLogs:
                 _, bad = iso_times(column, self.dataset.missing)
                 reason, should = "bad time", "a time such as 2023-10-01T12:30:00"
             else:
-                good = pc.match_substring_regex(column, _NUMBER)
-                known = pc.is_in(column, value_set=pa.array(["", *self.dataset.missing]))
-                bad = ~pc.or_(good, known).to_numpy(zero_copy_only=False)
-                is_time = name in self.dataset.time_columns
-                reason, should = ("bad time", "a number") if is_time else ("not a number", "a finite number")
+                bad = not_finite(column, self.dataset.missing)
+                reason = "bad time" if name in self.dataset.time_columns else "not a number"
+                should = "a finite number"
             for row in np.flatnonzero(bad):
                 text = column[int(row)].as_py()
                 wrong.setdefault(int(row), (reason, f"column {name!r} has {text[:80]!r}, which is not {should}"))
         return wrong
 
     def _check_columns(self) -> None:
-        self.file.check_path_columns(self.dataset.path_columns)
         for name in self.dataset.used_columns:
             if name not in self.columns and name not in self.dataset.path_columns:
                 hint = did_you_mean(name, self.columns)
                 raise UserError(f"{self.file.path} has no column {name!r}{hint}; it has: {', '.join(self.columns)}")
 
+    def _check_path(self) -> None:
+        self.file.check_path_columns(self.dataset.path_columns)
+        for name in self.dataset.path_columns:
+            text = self.file.from_path[name]
+            if name in self.dataset.time_columns and self.dataset.time_format == "iso8601":
+                is_wrong = iso_microseconds(text) is None
+            else:
+                is_wrong = name not in self.dataset.token_columns and as_number(text) is None
+            if is_wrong:
+                kind = "time" if name in self.dataset.time_columns else "number"
+                raise UserError(f"{self.file.path}: {name}={text} in the path is not a {kind}")
+
     def _check_first_lines(self, beginning: bytes) -> None:
         """A description that does not fit shows in the first lines: no need to read on."""
-        whole_lines = beginning.split(b"\n")
-        lines = [line for line in (whole_lines[:-1] if len(beginning) >= _START // 2 else whole_lines) if line.strip()]
-        problems = [(number, problem) for number, line in enumerate(lines) if (problem := self._problem(line))]
-        if lines and 2 * len(problems) > len(lines):
+        lines = beginning.split(b"\n")
+        if len(beginning) >= _START // 2:
+            lines.pop()  # cut short
+        numbered = [(number, line) for number, line in enumerate(lines, self.header_lines + 1) if line.strip()]
+        problems = [(number, problem) for number, line in numbered if (problem := self._problem(line))]
+        if numbered and 2 * len(problems) > len(numbered):
             number, (_, story) = problems[0]
             raise UserError(
-                f"{self.file.path}, line {number + self.header_lines + 1}: {story}; most of the first "
-                f"{len(lines)} lines do not fit the dataset's description"
+                f"{self.file.path}, line {number}: {story}; most of the first {len(numbered)} lines do not fit the "
+                "dataset's description"
             )
-        if not self.dataset.header and lines and not self._problem(lines[0]):
-            wrong = self._wrong_values(lines[:1])
-            names = lines[0].decode().strip().split(self.dataset.separator)
-            if wrong and any(f"column {name!r} has {name!r}" in wrong[0][1] for name in names):
+        if not self.dataset.header and numbered and not self._problem(numbered[0][1]):
+            fields = split(numbered[0][1].decode().removesuffix("\r"), self.dataset)
+            numbers = {*self.dataset.number_columns, *self.dataset.time_columns}
+            named = [name for name, text in zip(self.columns, fields, strict=True) if name in numbers and name == text]
+            if named:
                 raise UserError(
-                    f"{self.file.path}, line 1: {wrong[0][1]}: this is a header line; say `header: true` instead "
-                    "of listing the `columns`"
+                    f"{self.file.path}, line {numbered[0][0]}: column {named[0]!r} has {named[0]!r}: this is a header "
+                    "line; say `header: true` instead of listing the `columns`"
                 )
-
-
-def iso_times(texts: pa.Array, missing: tuple[str, ...]) -> tuple[pa.Array, np.ndarray]:
-    """Microseconds since 1970 of texts in ISO 8601, null for a missing one, and which of them cannot be read."""
-    absent = pc.is_in(texts, value_set=pa.array(["", *missing]))
-    present = pc.if_else(absent, pa.scalar(None, pa.string()), texts)
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            return present.cast(kind).cast(pa.int64()), np.zeros(len(texts), bool)
-        except pa.ArrowInvalid:
-            continue
-    # Some texts have a time zone and some not, or some cannot be read.
-    coded = present.dictionary_encode()
-    values = [_microseconds(text) for text in coded.dictionary.to_pylist()]
-    times = pa.array(values, pa.int64()).take(coded.indices)
-    bad = times.is_null().to_numpy(zero_copy_only=False) & ~absent.to_numpy(zero_copy_only=False)
-    return times, bad
-
-
-def _microseconds(text: str) -> int | None:
-    if not _ISO.fullmatch(text):
-        return None
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)) - _EPOCH) // _MICROSECOND
 
 
 def _header(file: RawFile, line: bytes, dataset: Dataset) -> list[str]:
     try:
-        text = line.decode("utf-8").rstrip("\r\n")
+        text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise UserError(f"{file.path}, line 1: the header is not UTF-8 text") from None
-    quoted = dataset.format == "csv"
-    names = next(csv.reader([text], delimiter=dataset.separator)) if quoted else text.split(dataset.separator)
+    if "\r" in text:
+        raise UserError(f"{file.path}, line 1: a carriage return in the header; lines must end with \\n or \\r\\n")
+    try:
+        names = split(text, dataset)
+    except csv.Error as error:
+        raise UserError(f"{file.path}, line 1: the quotes of the header do not match ({error})") from None
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{file.path}, line 1: the header has more than one column {name!r}")
     return names
-
-
-def _is_suspicious(data: bytes, *, quotes: bool) -> bool:
-    """Whether lines may not be rows: zero bytes, carriage returns of their own, a quote that nothing closes."""
-    lone_returns = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
-    return b"\0" in data or lone_returns or (quotes and data.count(b'"') % 2 == 1)
-
-
-def _end_of_text(file: BinaryIO) -> int:
-    """The size of a file without the line ends at its end."""
-    end = file.seek(0, 2)
-    while end:
-        start = max(0, end - 4096)
-        file.seek(start)
-        kept = len(file.read(end - start).rstrip(b"\r\n"))
-        if kept:
-            return start + kept
-        end = start
-    return 0

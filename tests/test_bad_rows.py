@@ -182,7 +182,7 @@ VALUE_MISTAKES = {
     "negative count": ("sales", "-1", "label not allowed", "column 'sales' has -1, …must be a whole number from 0 up"),
     "fractional count": ("sales", "1.5", "label not allowed", "column 'sales' has 1.5, …pconvs (kind count) must be…"),
     "time missing": ("time", "", "bad time", "the time column 'time' has no value"),
-    "time is a word": ("time", "noon", "bad time", "column 'time' has 'noon', which is not a number"),
+    "time is a word": ("time", "noon", "bad time", "column 'time' has 'noon', which is not a finite number"),
     "time infinite": ("time", "inf", "bad time", "column 'time' has …inf…, which is not a…number"),
 }
 DATE_MISTAKES = ["2023-13-01", "2023-02-30", "yesterday", "2023-10-01T25:00:00", "2023-10-01 12:60", "1.10.2023"]
@@ -501,7 +501,7 @@ REFUSED = {
         {"a": COMMAS + good_text("csv")}, TSV_HEADER, ("has no column 'n'; it has: click,unused,n,c,sales,time",)
     ),
     "header of a tsv not described": Refused(
-        {"a": TABS + TEXT}, TSV, ("line 1:", "'n'", "this is a header line; say `header: true`")
+        {"a": TABS + TEXT}, TSV, ("line 1:", "'click'", "this is a header line; say `header: true`")
     ),
     "header of a csv not described": Refused({"a": COMMAS + good_text("csv")}, CSV, ("line 1:", "is a header line")),
     "quoted header not described": Refused(
@@ -613,7 +613,7 @@ REFUSED = {
     "disorder under a header": Refused(
         {"a": TABS + _times(0, 5, 4)}, {**TSV_HEADER, "in_time_order": True}, ("line 4:", "comes after")
     ),
-    "disorder between files": Refused({"a": _times(100), "b": _times(0)}, ORDERED, ("begins", "comes after"), "b"),
+    "disorder between files": Refused({"a": _times(100), "b": _times(0)}, ORDERED, ("line 1:", "comes after"), "b"),
     "disorder in Parquet": Refused(
         {"a": _parquet(good_table(), row_group_size=9)}, {**PARQUET, "in_time_order": True}, ("row 10:", "comes after")
     ),

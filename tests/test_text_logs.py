@@ -20,7 +20,8 @@ from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.raw_files import RawFile, look_at
 from tasks.raw_rows import checked
-from tasks.text_logs import TextLogs, iso_times
+from tasks.text_logs import TextLogs
+from tasks.text_values import iso_times
 
 COLUMNS = ("n", "unused", "c", "time", "y")
 SIZES = (1, 40, 1 << 20)

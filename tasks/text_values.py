@@ -1,0 +1,56 @@
+"""Numbers and times as texts write them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NUMBER = r"^[ \t]*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?[ \t]*$"
+_ISO = re.compile(
+    r"(?:[1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|[+-]\d\d(:?\d\d)?)?",
+    re.ASCII,
+)
+_ISO_PATTERN = f"^{_ISO.pattern}$"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def not_finite(texts: pa.Array, missing: tuple[str, ...]) -> np.ndarray:
+    """Which of some texts are neither a finite number nor missing."""
+    absent = pc.is_in(texts, value_set=pa.array(["", *missing]))
+    is_number = pc.match_substring_regex(texts, _NUMBER)
+    numbers = pc.utf8_trim(pc.if_else(is_number, texts, "0"), " \t").cast(pa.float64())
+    good = pc.or_(absent, pc.and_(is_number, pc.is_finite(numbers)))
+    return ~good.to_numpy(zero_copy_only=False)
+
+
+def iso_times(texts: pa.Array, missing: tuple[str, ...]) -> tuple[pa.Array, np.ndarray]:
+    """Microseconds since 1970 of texts in ISO 8601, null for a missing one, and which of them cannot be read."""
+    absent = pc.is_in(texts, value_set=pa.array(["", *missing]))
+    present = pc.if_else(absent, pa.scalar(None, pa.string()), texts)
+    # Arrow also reads some texts that Python does not: hours without minutes, and the year 0.
+    if pc.all(pc.match_substring_regex(present, _ISO_PATTERN), min_count=0).as_py():
+        for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+            with contextlib.suppress(pa.ArrowInvalid):
+                return present.cast(kind).cast(pa.int64()), np.zeros(len(texts), bool)
+    # Some texts have a time zone and some not, or some cannot be read.
+    coded = present.dictionary_encode()
+    values = [iso_microseconds(text) for text in coded.dictionary.to_pylist()]
+    times = pa.array(values, pa.int64()).take(coded.indices)
+    bad = times.is_null().to_numpy(zero_copy_only=False) & ~absent.to_numpy(zero_copy_only=False)
+    return times, bad
+
+
+def iso_microseconds(text: str) -> int | None:
+    if not _ISO.fullmatch(text):
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)) - _EPOCH) // _MICROSECOND
