@@ -25,7 +25,7 @@ run: $(VENV)/installed ## run a pipeline through Airflow and print its table
 	@$(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
 
 test: lint ## lint, type-check and test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff format --check .

@@ -177,13 +177,15 @@ def test_a_file_of_the_users_own(tmp_path: Path) -> None:
 def test_a_malformed_file_is_one_clear_message(tmp_path: Path) -> None:
     write_kaggle_file(tmp_path / "train.txt", 1500)
     lines = (tmp_path / "train.txt").read_text().splitlines()
-    lines[1200] = lines[1200].replace("\t", " ", 1)
+    for number in range(1200, 1210):
+        lines[number] = lines[number].replace("\t", " ", 1)
     (tmp_path / "train.txt").write_text("\n".join(lines))
     chosen = ["--dataset", "criteo_kaggle", "--raw", str(tmp_path / "train.txt"), "--tasks", "pctr"]
     done = run(tmp_path / "home", *chosen, "--profile", "smoke")
     assert done.returncode == 2
+    assert "10 of 1,500 rows cannot be read (10 wrong number of fields)" in done.stderr
     assert "line 1201" in done.stderr
     assert "40" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "home" / "reports").exists()
-    assert list((tmp_path / "home" / "data" / "criteo_kaggle").iterdir()) == []
+    assert [path.name for path in (tmp_path / "home" / "data" / "criteo_kaggle").iterdir()] == ["parts"]

@@ -149,12 +149,13 @@ class TestServers:
     ) -> None:
         monkeypatch.setattr(tasks.up, "POLITE_SECONDS", 1)
         commands = {"One": [sys.executable, "-c", STUBBORN], "Two": [sys.executable, "-c", CARELESS]}
+        before = set(psutil.Process().children(recursive=True))  # of other tests: multiprocessing keeps helpers
         with running(commands, os.environ, tmp_path) as servers:
             for name in ("one", "two"):
                 log = tmp_path / f"{name}.log"
                 wait_until(lambda log=log: {"ready", "child"} <= set(log.read_text().split()), 20, "start")
             check_alive(servers, tmp_path)
-            processes = psutil.Process().children(recursive=True)
+            processes = set(psutil.Process().children(recursive=True)) - before
             assert len([process for process in processes if "time.sleep" in " ".join(process.cmdline())]) == 4
         assert [process for process in processes if is_living(process)] == []
         assert capsys.readouterr().out == "▸ stopped\n"
