@@ -9,16 +9,16 @@ whoever wrote it.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import dask
 import numpy as np
 import pyarrow as pa
+
+from tasks.home import whole_file
 
 _KEYS = 2**64
 _LAST_TIME = 2**63 - 1
@@ -98,7 +98,7 @@ def _write_block(path: Path, columns: dict[str, np.ndarray]) -> None:
     if not np.isfinite(columns["time"]).all():
         raise ValueError(f"{path}: a time is not a finite number")
     batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
-    with _whole_file(path) as file, pa.ipc.new_file(file, batch.schema) as writer:
+    with whole_file(path) as temporary, pa.ipc.new_file(str(temporary), batch.schema) as writer:
         writer.write_batch(batch)
 
 
@@ -141,8 +141,8 @@ def _count_group(paths: tuple[list[Path], list[Path]], first_key: int, last_key:
     keys, events, times = map(np.concatenate, columns)
     kept = _earliest(keys, events, times)
     counts = _count(row_keys, row_times, keys[kept], times[kept], window)
-    with _whole_file(to) as file:
-        np.concatenate([ends, counts]).tofile(file)
+    with whole_file(to) as temporary:
+        np.concatenate([ends, counts]).tofile(temporary)
 
 
 def _count(
@@ -189,19 +189,5 @@ def _write_counts(groups: list[Path], block: int, rows: Path, to: Path) -> None:
     place = _mapped(rows)["place"].to_numpy()
     counts = np.empty(len(place), np.float32)
     counts[place] = np.concatenate(slices)
-    with _whole_file(to) as file:
+    with whole_file(to) as temporary, temporary.open("wb") as file:
         np.save(file, counts)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write under a name of its own, which takes the place of ``path`` if the block ends well."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

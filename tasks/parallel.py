@@ -43,11 +43,16 @@ def cluster() -> Iterator[None]:
 
 
 class Phase:
-    """One phase of the work: runs its tasks and says how far and how fast they are."""
+    """One phase of the work: runs its tasks and says how far and how fast they are.
 
-    def __init__(self, name: str, unit: str = "rows") -> None:
+    A ``total`` is for tasks that come in several portions.
+    """
+
+    def __init__(self, name: str, unit: str = "rows", total: float | None = None) -> None:
         self._name, self._unit = name, unit
         self._begun = time.monotonic()
+        self._ticker = Ticker(name, round(total), unit) if total else None
+        self._done, self._rows = 0.0, 0
 
     def compute(
         self,
@@ -63,15 +68,16 @@ class Phase:
         if not tasks:
             return []
         sizes_by_key = dict(zip((task.key for task in tasks), sizes or [1] * len(tasks), strict=True))
-        unit = self._unit if sizes else "steps"
-        ticker, done, rows = Ticker(self._name, round(sum(sizes_by_key.values())), unit), 0.0, 0
+        ticker = self._ticker
+        if ticker is None:
+            ticker = Ticker(self._name, round(sum(sizes_by_key.values())), self._unit if sizes else "steps")
+            self._done = 0.0
 
         def finished(key: Any, result: Any) -> None:
-            nonlocal done, rows
-            done += sizes_by_key.get(key, 0)
-            rows += rows_of(result) if rows_of and key in sizes_by_key else 0
-            speed = rows / (time.monotonic() - self._begun)
-            ticker.update(round(done), f", {speed:,.0f} rows/s" if rows_of else "")
+            self._done += sizes_by_key.get(key, 0)
+            self._rows += rows_of(result) if rows_of and key in sizes_by_key else 0
+            speed = self._rows / (time.monotonic() - self._begun)
+            ticker.update(round(self._done), f", {speed:,.0f} rows/s" if rows_of else "")
 
         client = _client()
         if client is not None:

@@ -29,14 +29,12 @@ class ParquetLogs:
     dataset: Dataset
     types: tuple[tuple[str, str], ...]
     time_unit: str
-    row_groups: int
 
     @classmethod
     def open(cls, file: RawFile, dataset: Dataset) -> ParquetLogs:
         """Checks that the file is whole and has the columns, with types that fit."""
         file.check_path_columns(dataset.path_columns)
-        opened = _parquet(file.path)
-        schema = opened.schema_arrow
+        schema = _parquet(file.path).schema_arrow
         kinds: dict[str, tuple[list[str], Callable[[pa.DataType], bool]]] = {
             "a number": (list(dataset.integer_columns), _is_number),
             "a number or boolean": (dataset.label_columns, _is_label),
@@ -62,7 +60,7 @@ class ParquetLogs:
         if len(set(units.values())) > 1:
             raise UserError(f"{file.path}: the times in {', '.join(units)} are of different types or units")
         unit, _ = next(iter(units.values()), ("s", ""))
-        return cls(file, dataset, tuple(types), unit, opened.num_row_groups)
+        return cls(file, dataset, tuple(types), unit)
 
     @property
     def schema(self) -> tuple[tuple[str, str], ...]:

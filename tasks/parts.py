@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,8 @@ PARSE_VERSION = 1
 
 QUARANTINE_COLUMNS = ("file", "line", "reason", "problem", "text")
 
-# What does not change how a row is read.
-_NOT_IN_KEY = {
+# Keys of a description that do not change how a row is read.
+NOT_IN_KEY = {
     "description",
     "raw",
     "synthetic",
@@ -84,7 +85,7 @@ def parse_files(name: str, dataset: Dataset, files: Sequence[RawFile], *, block_
     folders = [home() / "data" / name / "parts" / part_key(dataset, file) for file in files]
     todo = [(file, folder) for file, folder in zip(files, folders, strict=True) if not folder.is_dir()]
     megabytes = sum(file.size for file, _ in todo) / 1e6
-    phase, done = Phase("read", "MB"), 0
+    phase, done = Phase("read", "MB", total=megabytes), 0
     for group in _groups(todo, block_bytes):
         done += _parse(phase, dataset, group, block_bytes)
     if todo:
@@ -97,7 +98,7 @@ def parse_files(name: str, dataset: Dataset, files: Sequence[RawFile], *, block_
 
 
 def part_key(dataset: Dataset, file: RawFile) -> str:
-    described = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY)
+    described = dataset.model_dump(mode="json", exclude=NOT_IN_KEY)
     return short_hash([PARSE_VERSION, described, str(file.path), file.size, file.modified])
 
 
@@ -119,19 +120,16 @@ def _parse(phase: Phase, dataset: Dataset, files: Sequence[tuple[RawFile, Path]]
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(whole_directory(final)) for _, final in files]
         opened = _open_all([file for file, _ in files], folders, dataset)
-        work = [
-            (logs, block, folder)
-            for logs, folder in zip(opened, folders, strict=True)
-            for block in logs.blocks(block_bytes)
-        ]
+        blocks = [logs.blocks(block_bytes) for logs in opened]
+        work = zip(opened, blocks, folders, strict=True)
         results = phase.compute(
-            [dask.delayed(parse_block)(*task) for task in work],
-            [_megabytes(logs, block) for logs, block, _ in work],
+            [dask.delayed(parse_block)(logs, block, folder) for logs, of_file, folder in work for block in of_file],
+            [size for logs, of_file in zip(opened, blocks, strict=True) for size in _megabytes(logs.file, of_file)],
             rows_of=lambda result: result["lines"],
         )
-        for logs, folder in zip(opened, folders, strict=True):
-            blocks = [result for (_, _, of), result in zip(work, results, strict=True) if of == folder]
-            summary = _summary(logs, blocks)
+        in_turn = iter(results)
+        for logs, of_file, folder in zip(opened, blocks, folders, strict=True):
+            summary = _summary(logs, list(itertools.islice(in_turn, len(of_file))))
             _join_quarantine(logs, summary, folder)
             (folder / "text").unlink(missing_ok=True)
             write_json(folder / "part.json", summary)
@@ -160,10 +158,10 @@ def _open_all(files: Sequence[RawFile], folders: Sequence[Path], dataset: Datase
     return [TextLogs.open(file, text, dataset) for file, text in zip(files, texts, strict=True)]
 
 
-def _megabytes(logs: Logs, block: Block) -> float:
-    if isinstance(logs, TextLogs):
-        return (block.stop - block.start) / 1e6
-    return logs.file.size / 1e6 * (block.stop - block.start) / max(logs.row_groups, 1)
+def _megabytes(file: RawFile, blocks: Sequence[Block]) -> list[float]:
+    """Of the file's size, the share of each block."""
+    whole = sum(block.stop - block.start for block in blocks)
+    return [file.size / 1e6 * (block.stop - block.start) / whole for block in blocks]
 
 
 def _summary(logs: Logs, blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from tasks.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.kept_vocabulary import KeptVocabulary
 from tasks.parallel import Phase, cluster
 from tasks.parsed_blocks import ParsedBlock
-from tasks.parts import Part, parse_files
+from tasks.parts import NOT_IN_KEY, Part, parse_files
 from tasks.progress import say
 from tasks.quality import check_alike, check_bad_rows, check_time_order, time_text, write_quarantine
 from tasks.raw_files import RawFile, find_files
@@ -44,17 +44,9 @@ PREPARE_VERSION = 3
 
 _SPLITS = tuple(SPLIT_FRACTIONS)
 _FEWEST_ROWS = 10
-# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in.
-_NOT_IN_KEY = {
-    "description",
-    "raw",
-    "synthetic",
-    "tolerated_bad_rows",
-    "vocabulary",
-    "vocabulary_buckets",
-    "vocabulary_epsilon",
-    "keep_vocabulary",
-}
+# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in. A claim to
+# be in order is in it, so that it is looked into.
+_NOT_IN_KEY = NOT_IN_KEY - {"in_time_order"}
 
 
 def prepare(
