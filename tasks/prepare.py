@@ -44,8 +44,8 @@ PREPARE_VERSION = 3
 
 _SPLITS = tuple(SPLIT_FRACTIONS)
 _FEWEST_ROWS = 10
-# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in. A claim to
-# be in order is in it, so that it is looked into.
+# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in. A claim
+# to be in order is not among it: it must be looked into.
 _NOT_IN_KEY = NOT_IN_KEY - {"in_time_order"}
 
 
