@@ -16,9 +16,10 @@ import pyarrow.parquet
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.raw_files import RawFile
-from tasks.raw_rows import TOKENS, Block, Rows, as_number
+from tasks.raw_rows import Block, Rows, as_number, finite
 from tasks.sections import did_you_mean
 from tasks.text_values import iso_times
+from tasks.token_dictionaries import TOKENS
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class ParquetLogs:
             raise UserError(
                 f"cannot read row groups {block.start} to {block.stop - 1} of {self.file.path}: {error}"
             ) from None
-        return Rows(pa.table(columns), np.arange(len(table)), len(table), (), functools.partial(_row_text, table))
+        rows = Rows(pa.table(columns), np.arange(len(table)), len(table), (), functools.partial(_row_text, table))
+        return finite(rows, self.dataset)
 
     def _typed(self, name: str, column: pa.Array) -> pa.Array:
         if name in self.dataset.token_columns:

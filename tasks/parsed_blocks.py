@@ -19,7 +19,7 @@ from tasks.descriptions import Dataset, FollowingEvents
 from tasks.following_events import write_events, write_rows
 from tasks.home import whole_file
 from tasks.parquet_logs import ParquetLogs
-from tasks.raw_rows import Block, Rows, checked, label_values, labelled, wanted
+from tasks.raw_rows import Block, Rows, label_values, labelled, timed, wanted
 from tasks.stable_hash import combined_hash, stable_hash
 from tasks.text_logs import TextLogs
 
@@ -63,7 +63,7 @@ class ParsedBlock:
 def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
     """Parses a block into an Arrow file; returns what is known of it."""
     dataset = logs.dataset
-    rows = checked(logs.read(block), dataset)
+    rows = timed(logs.read(block), dataset)
     carried = rows
     rows = labelled(wanted(rows, dataset), dataset)
     rows, opening = _in_order(rows, dataset)
@@ -108,7 +108,7 @@ def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
 
 def _log_transform(values: np.ndarray) -> np.ndarray:
     """sign(x)·log(1 + |x|); a missing value stays NaN."""
-    return (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
+    return np.copysign(np.log1p(np.abs(values)), values).astype(np.float32)
 
 
 def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, dict[str, Any]]:

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from tasks.descriptions import Dataset, Label
 
-TOKENS = pa.dictionary(pa.int32(), pa.string())
-
 
 class Block(NamedTuple):
     """A piece of a raw file: the bytes ``start`` to ``stop`` of a text, or such row groups of a Parquet file."""
@@ -66,14 +64,19 @@ class Rows:
         return replace(self, table=self.table.filter(pa.array(chosen)), places=self.places[chosen])
 
 
-def checked(rows: Rows, dataset: Dataset) -> Rows:
-    """Rows whose numbers are finite or missing, and whose time is there. What stands for a missing value is null."""
+def finite(rows: Rows, dataset: Dataset) -> Rows:
+    """Rows whose numbers and times are finite or missing."""
     for name in [*dataset.number_columns, *dataset.time_columns]:
         column = rows.table[name].combine_chunks()
         if pa.types.is_floating(column.type):
             reason = "bad time" if name in dataset.time_columns else "not a number"
             infinite = ~pc.is_finite(column).fill_null(True).to_numpy(zero_copy_only=False)
             rows = rows.without(reason, infinite, functools.partial(_infinite, name, column))
+    return rows
+
+
+def timed(rows: Rows, dataset: Dataset) -> Rows:
+    """Rows with a time, if they should have one. What stands for a missing value is null."""
     rows = replace(rows, table=_with_missing(rows.table, dataset))
     if dataset.time_column:
         absent = rows.table[dataset.time_column].combine_chunks().is_null().to_numpy(zero_copy_only=False)

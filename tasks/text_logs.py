@@ -21,13 +21,16 @@ import pyarrow.csv
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.raw_files import RawFile
-from tasks.raw_rows import TOKENS, BadRow, Block, Rows, as_number
+from tasks.raw_rows import BadRow, Block, Rows, as_number
 from tasks.sections import did_you_mean
-from tasks.text_lines import LONGEST_LINE, Lines, end_of_text, is_suspicious, split
+from tasks.text_lines import LONGEST_LINE, Lines, count_lines, end_of_text, is_suspicious, split
 from tasks.text_values import iso_microseconds, iso_times, not_finite
+from tasks.token_dictionaries import TOKENS, dictionary_encoded
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LARGEST_BLOCK = 1 << 30
+# Arrow works on so many bytes of a block at once, which stay in the processor's cache.
+_PARSED_AT_ONCE = 1 << 20
 _START = 1 << 16
 _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "iso8601": "us"}
 
@@ -87,11 +90,14 @@ class TextLogs:
         return self.columns
 
     def blocks(self, block_bytes: int) -> list[Block]:
-        """Cuts the file, without the blank lines at its end, after the first line end in every ``block_bytes``."""
+        """Cuts the file, without the blank lines at its end, at line ends into pieces of about ``block_bytes``."""
         edges, block_bytes = [self.start], min(block_bytes, _LARGEST_BLOCK)
         with self.text.open("rb") as file:
             end = end_of_text(file)
-            for target in range(self.start + block_bytes, end, block_bytes):
+            # Pieces of one size, because a short one at the end would leave workers without work.
+            pieces = max(1, -(-(end - self.start) // block_bytes))
+            step = max(1, -(-(end - self.start) // pieces))
+            for target in range(self.start + step, end, step):
                 if target <= edges[-1]:
                     continue
                 file.seek(target - 1)
@@ -108,12 +114,12 @@ class TextLogs:
         with self.text.open("rb") as file:
             file.seek(block.start)
             data = file.read(block.stop - block.start)
-        total = data.count(b"\n") + (not data.endswith(b"\n"))
+        total = count_lines(data)
         lines = Lines(data)
         try:
             # What Arrow would read without a complaint, but not as one row a line, is a mistake here.
-            if not is_suspicious(data, self.dataset.separator if self._quotes else None):
-                table, is_readable = self._parse(data)
+            if not is_suspicious(data, self.dataset, checks_text=not self._reads_everything):
+                table, is_readable = self._parse(data, _PARSED_AT_ONCE)
                 if table.num_rows == total and is_readable:
                     return Rows(table, np.arange(total), total, (), lines.text)
         except pa.ArrowInvalid:
@@ -124,7 +130,8 @@ class TextLogs:
         bad |= {well_formed[row]: problem for row, problem in wrong.items()}
         kept = [place for place in well_formed if place not in bad]
         try:
-            table, _ = self._parse(b"\n".join(lines.all[place] for place in kept))
+            text = b"\n".join(lines.all[place] for place in kept)
+            table, _ = self._parse(text, len(text) + 1)
         except pa.ArrowInvalid as error:
             raise UserError(f"{self.file.path}, between bytes {block.start} and {block.stop}: {error}") from None
         if table.num_rows != len(kept):
@@ -145,16 +152,25 @@ class TextLogs:
         dataset = self.dataset
         time = pa.string() if dataset.time_format == "iso8601" else pa.float64()
         types = dict.fromkeys(dataset.number_columns, pa.float64()) | dict.fromkeys(dataset.time_columns, time)
-        types |= dict.fromkeys(dataset.token_columns, TOKENS)
+        types |= dict.fromkeys(dataset.token_columns, pa.string())
         return {name: types[name] for name in self._in_file}
 
-    def _parse(self, data: bytes) -> tuple[pa.Table, bool]:
+    @property
+    def _reads_everything(self) -> bool:
+        """Whether Arrow looks at every field, and so notices what is not UTF-8."""
+        return set(self.columns) <= set(self.dataset.used_columns)
+
+    def _parse(self, data: bytes, at_once: int) -> tuple[pa.Table, bool]:
         """The rows of a text, with the columns of its path, and whether all numbers are finite and all times are times.
 
         Raises ``ArrowInvalid`` where a line has too few fields, or a value is not of its column's type.
         """
-        table = self._with_path(self._fields(data, self._types()))
+        table = self._with_path(self._fields(data, self._types(), at_once))
         is_readable = True
+        for name in self.dataset.token_columns:
+            # Faster than to let the parser do it, and one dictionary for all that was parsed apart.
+            if table[name].type != TOKENS:
+                table = table.set_column(table.column_names.index(name), name, dictionary_encoded(table[name]))
         for name in [*self.dataset.number_columns, *self.dataset.time_columns]:
             column = table[name].combine_chunks()
             if pa.types.is_floating(column.type):
@@ -165,20 +181,23 @@ class TextLogs:
                 is_readable &= not bad.any()
         return table, is_readable
 
-    def _fields(self, data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
+    def _fields(self, data: bytes, types: dict[str, pa.DataType], at_once: int) -> pa.Table:
         if not data:
             return pa.schema(types).empty_table()
         if data.startswith(_BYTE_ORDER_MARK):
             data = _BYTE_ORDER_MARK + data  # Arrow takes one away, and the file's own is not in the data.
+        # Arrow would look at every value again, where one look at the whole is enough.
+        is_checked = data.isascii()
         return pa.csv.read_csv(
             pa.BufferReader(data),
-            read_options=pa.csv.ReadOptions(column_names=self.columns, use_threads=False, block_size=len(data) + 1),
+            read_options=pa.csv.ReadOptions(column_names=self.columns, use_threads=False, block_size=at_once),
             parse_options=pa.csv.ParseOptions(
                 delimiter=self.dataset.separator,
                 quote_char='"' if self._quotes else False,
                 double_quote=self._quotes,
             ),
             convert_options=pa.csv.ConvertOptions(
+                check_utf8=not is_checked,
                 column_types=types,
                 include_columns=list(types),
                 null_values=["", *self.dataset.missing],
@@ -223,15 +242,15 @@ class TextLogs:
         """The rows of well-formed lines whose numbers or times cannot be read."""
         if not lines:
             return {}
-        typed = self._types()
-        texts = {name: pa.string() for name, kind in typed.items() if kind != TOKENS}
+        texts = {name: pa.string() for name in self._types() if name not in self.dataset.token_columns}
         if not texts:
             return {}
-        table = self._fields(b"\n".join(lines), texts)
+        text = b"\n".join(lines)
+        table = self._fields(text, texts, len(text) + 1)
         wrong: dict[int, tuple[str, str]] = {}
         for name in table.column_names:
             column = table[name].combine_chunks().fill_null("")
-            if typed[name] == pa.string():
+            if name in self.dataset.time_columns and self.dataset.time_format == "iso8601":
                 _, bad = iso_times(column, self.dataset.missing)
                 reason, should = "bad time", "a time such as 2023-10-01T12:30:00"
             else:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.raw_files import RawFile, look_at
-from tasks.raw_rows import checked
+from tasks.raw_rows import timed
 from tasks.text_logs import TextLogs
 from tasks.text_values import iso_times
 
@@ -157,7 +157,7 @@ def _read(logs: TextLogs, block_bytes: int) -> Found:
     for block in logs.blocks(block_bytes):
         assert block.start == edge < block.stop
         edge = block.stop
-        rows = checked(logs.read(block), logs.dataset)
+        rows = timed(logs.read(block), logs.dataset)
         assert len(rows.places) + len(rows.bad) == rows.total
         for place, values in zip(rows.places.tolist(), rows.table.to_pylist(), strict=True):
             found.rows[before + place] = values

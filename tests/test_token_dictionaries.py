@@ -1,0 +1,32 @@
+"""Dictionaries of tokens give back the tokens, whatever their lengths and chunks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.token_dictionaries import TOKENS, dictionary_encoded
+
+EIGHT = st.sampled_from(["", "68fd1e64", "80e26c9b", "größ5\x01", "aaaaaaaa", "ffffffff"])
+ANY = st.one_of(EIGHT, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.one_of(st.lists(st.lists(EIGHT, max_size=9), max_size=4), st.lists(st.lists(ANY, max_size=9), max_size=4)))
+def test_tokens_come_back(chunks: list[list[str]]) -> None:
+    texts = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
+    encoded = dictionary_encoded(texts)
+    encoded.validate(full=True)
+    assert encoded.type == TOKENS
+    assert encoded.to_pylist() == texts.to_pylist()
+    dictionary = encoded.dictionary.to_pylist()
+    assert len(set(dictionary)) == len(dictionary)
+
+
+@pytest.mark.parametrize("width", [7, 8, 9])
+def test_slices_of_arrays(width: int) -> None:
+    array = pa.array([f"{number:0{width}}" for number in [5, 6, 5, 7, 6]])
+    texts = pa.chunked_array([array.slice(1, 3), array.slice(4)])
+    assert dictionary_encoded(texts).to_pylist() == texts.to_pylist()
