@@ -70,10 +70,17 @@ def _largest_batch_size(**arguments: Any) -> Any:
     return largest_batch_size(**arguments)
 
 
+def _prepare_rows(**arguments: Any) -> Any:
+    from benchmarks.preparation import prepare_rows
+
+    return prepare_rows(**arguments)
+
+
 _TASKS: dict[str, Callable[..., Any]] = {
     "time": _time,
     "measure_peak": _measure_peak,
     "largest_batch_size": _largest_batch_size,
+    "prepare_rows": _prepare_rows,
 }
 
 

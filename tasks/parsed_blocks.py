@@ -22,6 +22,7 @@ from tasks.parquet_logs import ParquetLogs
 from tasks.raw_rows import Block, Rows, label_values, labelled, timed, wanted
 from tasks.stable_hash import combined_hash, stable_hash
 from tasks.text_logs import TextLogs
+from tasks.token_dictionaries import narrowed
 
 Logs = TextLogs | ParquetLogs
 
@@ -77,7 +78,7 @@ def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
     for number, name in enumerate(dataset.categorical_columns):
         tokens = table[name].combine_chunks()
         missing[name] = _empty(tokens)
-        columns[f"token {number}"] = tokens
+        columns[f"token {number}"] = narrowed(tokens)
     for task, label in dataset.labels.items():
         if label.column is not None:
             columns[f"label {task}"] = pa.array(label_values(table, label))

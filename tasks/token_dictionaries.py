@@ -24,6 +24,14 @@ def dictionary_encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.concat_arrays([chunk.indices for chunk in chunks]), tokens)
 
 
+def narrowed(tokens: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same with indices of as few bytes as the dictionary needs."""
+    kind = next(
+        kind for kind in (pa.int8(), pa.int16(), pa.int32()) if len(tokens.dictionary) < 1 << kind.bit_width - 1
+    )
+    return pa.DictionaryArray.from_arrays(tokens.indices.cast(kind), tokens.dictionary)
+
+
 def _codes(texts: pa.ChunkedArray) -> np.ndarray | None:
     """Each token's bytes as a number, 0 for the empty one; None unless all others have eight bytes."""
     codes = []
