@@ -231,7 +231,11 @@ def _prepare(options: argparse.Namespace) -> None:
     from tasks.datasets import prepare_datasets
 
     prepared = prepare_datasets(_selection(options), refit=options.refit)
-    _show(options, prepared, "\n".join(f"{item['dataset']}: {item['path']}" for item in prepared))
+    _show(
+        options,
+        prepared,
+        "\n".join(f"{item['dataset']}: {item['path']}, described in {item['data_card']}" for item in prepared),
+    )
 
 
 def _describe(options: argparse.Namespace) -> None:

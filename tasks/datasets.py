@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import Config, load_config
-from tasks.encoded import open_prepared
+from tasks.data_card import write_data_card
+from tasks.encoded import Prepared, open_prepared
 from tasks.prepare import prepare
 from tasks.selection import select
 from tasks.synthetic import generate
@@ -22,6 +23,12 @@ def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> 
     return [raw] if raw else dataset.raw or ()
 
 
+def write_card(config: Config, prepared: Prepared) -> Path:
+    """The data card in a prepared folder, with the sizes of models under the profiles as they are now."""
+    layers = {name: profile.hidden_layers for name, profile in config.profiles.items()}
+    return write_data_card(prepared, prepared.path / "data_card.html", hidden_layers=layers)
+
+
 def prepare_datasets(options: Mapping[str, Any], *, refit: bool = False) -> list[dict[str, str]]:
     """Prepares every dataset that the chosen tasks need; finds what was prepared before.
 
@@ -34,5 +41,7 @@ def prepare_datasets(options: Mapping[str, Any], *, refit: bool = False) -> list
         raw = raw_log(config, name, selection.profile, selection.raw)
         min_count = config.profile(selection.profile).min_count
         path = prepare(name, config.dataset(name), raw, min_count=min_count, refit=refit)
-        prepared.append({"dataset": name, "path": str(path), "fingerprint": open_prepared(path).fingerprint})
+        opened = open_prepared(path)
+        card = write_card(config, opened)
+        prepared.append({"dataset": name, "path": str(path), "fingerprint": opened.fingerprint, "data_card": str(card)})
     return prepared

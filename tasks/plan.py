@@ -14,7 +14,7 @@ import numpy as np
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
 from tasks.config import Config, ModelName, PrivateGrid, Profile, TrainingGrid, load_config
-from tasks.data_card import write_data_card
+from tasks.datasets import write_card
 from tasks.descriptions import TaskName
 from tasks.encoded import Prepared, open_prepared, vocabulary_release
 from tasks.errors import UserError
@@ -46,10 +46,7 @@ def plan(options: Mapping[str, Any], prepared: Sequence[Mapping[str, str]]) -> d
 
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
-    layers = {name: profile.hidden_layers for name, profile in config.profiles.items()}
-    cards = {
-        name: write_data_card(data, data.path / "data_card.html", hidden_layers=layers) for name, data in opened.items()
-    }
+    cards = {name: write_card(config, data) for name, data in opened.items()}
     parent = start_pipeline_run(config, selection, folder.name, opened, cards)
     items = [
         {

@@ -22,6 +22,7 @@ from mlflow.tracking import MlflowClient
 from dp_core.models import AdModel, CategoricalFeature
 from tasks.config import load_config
 from tasks.data_card import data_card, mlp_parameters, write_data_card
+from tasks.datasets import prepare_datasets
 from tasks.descriptions import Dataset
 from tasks.encoded import Prepared, open_prepared
 from tasks.prepare import prepare
@@ -409,3 +410,11 @@ def test_synthetic_data_is_named_so(timed: Prepared) -> None:
     synthetic = dataclasses.replace(timed, ceiling={"pcvr": 0.1})
     assert data_input(synthetic).dataset.source_type == "synthetic"
     assert "generator of synthetic logs" in page(synthetic).text
+
+
+def test_preparing_leaves_a_card_in_the_folder(own_home: Path) -> None:
+    (prepared,) = prepare_datasets({"profile": "smoke", "tasks": ["pcvr"]})
+    card = Path(prepared["data_card"])
+    assert card == Path(prepared["path"]) / "data_card.html"
+    assert card.is_relative_to(own_home)
+    assert prepared["fingerprint"] in card.read_text()
