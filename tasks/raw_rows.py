@@ -141,8 +141,9 @@ def _with_missing(table: pa.Table, dataset: Dataset) -> pa.Table:
         if pa.types.is_dictionary(column.type):
             tokens = pc.if_else(pc.is_in(column.dictionary, value_set=texts), "", column.dictionary)
             column = pa.DictionaryArray.from_arrays(column.indices, tokens)
-        elif numbers:
-            stand_ins = pc.is_in(column, value_set=pa.array(numbers, pa.float64()).cast(column.type, safe=False))
+        else:
+            fitting = [number for number in numbers if pa.types.is_floating(column.type) or number.is_integer()]
+            stand_ins = pc.is_in(column, value_set=pa.array(fitting, pa.float64()).cast(column.type))
             column = pc.if_else(stand_ins, pa.scalar(None, column.type), column)
         table = table.set_column(position, name, column)
     return table
