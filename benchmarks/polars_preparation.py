@@ -1,22 +1,21 @@
 """The work of ``tasks.prepare``, done by Polars in memory: what our preparation is measured against.
 
-``prepare_plainly`` is what one writes at first: read, transform, count, join, write. ``prepare_tuned`` is the fastest
-of what was tried with Polars 2.1: the log is scanned by the streaming engine, which
-transforms numbers while it parses, and stays in memory; vocabularies are counted by the streaming engine; tokens
-are cast to an Enum of their vocabulary; the splits are written at the same time, without compression or
-statistics. Seconds for 1,000,000 rows on 2 cores, best of 3 taken in turns (0.2 s are noise):
+``prepare_plainly`` is what one writes at first: read, transform, count, join, write. ``prepare_tuned`` is the best of
+what was tried with Polars 2.1: the log is scanned by the streaming engine, which transforms numbers while it parses,
+and stays in memory; vocabularies are counted by the streaming engine; tokens are cast to an Enum of their vocabulary;
+the splits are written at the same time, without compression or statistics.
 
-- the tuned one: 1.6
-- ``read_csv`` and numbers transformed with the encoding, read as Float64, Int32, Int64: 1.6, 1.7, 1.8
+Seconds for 1,000,000 rows on 2 cores that others used, too. Best of 12 in turns: the tuned one 1.87; ``read_csv``, and
+numbers transformed with the encoding, 2.04, the same with numbers read as Float64 2.03. Best of 2 to 4 in turns, each
+with one change to the tuned one's 2.1 (0.3 either way is noise):
 
-And the Int32 one with a change:
-
-- encoded eagerly, then ``write_parquet`` of each split: 1.9
-- files with zstd: 1.9; with statistics: 2.0 (lz4, snappy and other sizes of row groups and pages: no faster)
-- vocabularies counted in memory: 2.1
-- ``replace_strict`` for the Enum: 2.6; a join for each column: 2.8, in one streaming plan 4.4
-- tokens cast to Categorical, ids taken from an array by their codes: 2.7; parsed as Categorical: 4.1
-- nothing kept in memory, the file scanned for the vocabularies and again for the encoding: 3.5
+- numbers read as Int64: 2.1; as Float64: 2.2; logarithms in float32: 2.4
+- files with lz4: 2.3; snappy or zstd: 2.5; with statistics: 2.5; smaller pages: 2.3; smaller row groups: 2.6
+- encoded eagerly, then ``write_parquet`` of each split: 2.4
+- vocabularies counted in memory: 2.7
+- a join for each column in place of the Enum: 2.7; ``replace_strict``: 3.3
+- tokens cast to Categorical, and ids taken from an array by their codes: 2.8; parsed as Categorical: 3.5
+- nothing kept in memory, the file scanned for the vocabularies and again for the encoding: 2.8
 """
 
 from __future__ import annotations
