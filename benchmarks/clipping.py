@@ -7,11 +7,9 @@ the batch are not in it. The paper's Table 4 compares the same.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -19,9 +17,8 @@ from typing import Any
 
 from benchmarks.child import run_child
 from benchmarks.clipping_report import bars, print_report
-from tasks.errors import UserError
-from tasks.home import home, write_json
-from tasks.progress import format_seconds, say
+from benchmarks.command import positive, run_benchmark
+from tasks.progress import say
 
 METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
 MODELS = {"paper": "the paper's, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark itself"}
@@ -30,21 +27,7 @@ MODELS = {"paper": "the paper's, 10.9M parameters", "small": "a few thousand par
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, writes ``bench/clipping.json`` below the home folder, and prints tables."""
     options = _parser().parse_args(arguments)
-    started = time.monotonic()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            rows = measure(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    result = home() / "bench" / "clipping.json"
-    write_json(result, rows)
-    print_report(rows)
-    print(f"\n{result} written after {format_seconds(time.monotonic() - started)}")
-    return 1 if options.check and not all(bar.holds for bar in bars(rows)) else 0
+    return run_benchmark("clipping", partial(measure, options), print_report, bars, check=options.check)
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -166,14 +149,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rounds",
-        type=_positive(int),
+        type=positive(int),
         default=10,
         metavar="N",
         help="timings of each, the best counts; up to 3 times as many on a busy machine (default: 10)",
     )
     parser.add_argument(
         "--memory-cap",
-        type=_positive(float),
+        type=positive(float),
         default=4.0,
         metavar="GiB",
         help="for the largest batch that each can hold (default: 4)",
@@ -185,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--physical-batch-size",
-        type=_positive(int),
+        type=positive(int),
         metavar="ROWS",
         help="rows that ghost clipping computes at once (default: what the trainer chooses for this machine)",
     )
@@ -199,21 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(kind: type[int] | type[float]) -> Any:
-    def parse(text: str) -> int | float:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be positive, got {text}")
-        return value
-
-    return parse
-
-
 def _sizes(text: str) -> list[int]:
-    return sorted({_positive(int)(part) for part in text.split(",")})
+    return sorted({positive(int)(part) for part in text.split(",")})
 
 
 def _methods(text: str) -> list[str]:

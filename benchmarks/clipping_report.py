@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.command import Bar
 
 Row = dict[str, Any]
 
@@ -26,13 +28,6 @@ _METHOD_TITLES = {
     "two_pass_ghost": "two-pass ghost",
     "one_pass_ghost": "one-pass ghost",
 }
-
-
-class Bar(NamedTuple):
-    """Something that the benchmark is meant to show, in words with the measured figure."""
-
-    text: str
-    holds: bool
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:

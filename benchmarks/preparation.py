@@ -10,7 +10,6 @@ load some of their parts at first use.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import statistics
@@ -18,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.child import run_child
-from benchmarks.clipping_report import Bar
+from benchmarks.command import Bar, positive, run_benchmark
 from tasks.config import load_config
 from tasks.encoded import open_prepared
 from tasks.errors import UserError
-from tasks.home import home, short_hash, write_json
-from tasks.progress import format_seconds, say
+from tasks.home import home, short_hash
+from tasks.progress import say
 from tasks.synthetic import MIN_ROWS, generate
 
 DATASET, TASK, MIN_COUNT, SEED = "criteo_kaggle", "pctr", 10, 0
@@ -53,21 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.large_rows <= options.rows:
         parser.error(f"--large-rows must be more than --rows, got {options.large_rows:,} and {options.rows:,}")
-    started = time.monotonic()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            result = measure(options.rows, options.large_rows, options.rounds)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    path = home() / "bench" / "preparation.json"
-    write_json(path, result)
-    print_report(result)
-    print(f"\n{path} written after {format_seconds(time.monotonic() - started)}")
-    return 1 if options.check and not all(bar.holds for bar in bars(result)) else 0
+    work = partial(measure, options.rows, options.large_rows, options.rounds)
+    return run_benchmark("preparation", work, print_report, bars, check=options.check)
 
 
 def measure(rows: int, large_rows: int, rounds: int) -> dict[str, Any]:
@@ -244,25 +231,21 @@ def _parser() -> argparse.ArgumentParser:
         "and writes bench/preparation.json below var/ (or DP_ADS_HOME). About 3 minutes on 2 cores, and 4 GB of disk, "
         "of which the raw logs (1.2 GB) stay for the next time.",
     )
-    parser.add_argument("--rows", type=_count, default=1_000_000, metavar="N", help="of the log (default: 1000000)")
     parser.add_argument(
-        "--large-rows", type=_count, default=4_000_000, metavar="N", help="of the larger log (default: 4000000)"
+        "--rows", type=positive(int), default=1_000_000, metavar="N", help="of the log (default: 1000000)"
     )
     parser.add_argument(
-        "--rounds", type=_count, default=3, metavar="N", help="measurements of each, the best counts (default: 3)"
+        "--large-rows", type=positive(int), default=4_000_000, metavar="N", help="of the larger log (default: 4000000)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive(int),
+        default=3,
+        metavar="N",
+        help="measurements of each; the best counts (default: 3)",
     )
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a bar does not hold")
     return parser
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
-    return value
 
 
 if __name__ == "__main__":

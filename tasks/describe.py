@@ -225,7 +225,7 @@ def _draft(found: Findings, name: str, raw: Sequence[str], from_path: Sequence[s
         yield from _comment("No time was found: the rows, and the files by their names, must be in the order of time.")
     else:
         yield f"    time_column: {_scalar(time.name)}"
-        if sample.format != "parquet" and time.time_format not in (None, "seconds"):
+        if time.time_format not in (None, "seconds"):
             yield f"    time_format: {time.time_format}"
         if found.in_order:
             yield "    in_time_order: true"

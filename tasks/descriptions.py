@@ -14,6 +14,9 @@ from tasks.sections import Distinct, Finite, Items, OneOrMore, Section, did_you_
 
 TaskName = Literal["pctr", "pcvr", "pconvs"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
+TimeFormat = Literal["seconds", "milliseconds", "microseconds", "iso8601"]
+# The unit of times that are read in a format.
+TIME_UNITS: dict[TimeFormat, str] = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "iso8601": "us"}
 
 # The chronological partition of the paper's appendix.
 SPLIT_FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -75,7 +78,7 @@ class Dataset(Section):
 
     ``raw`` is a file, a folder, a pattern such as ``logs/day=*/*.parquet``, or a list of these. Rows are in the order
     of time, or have a ``time_column``, by which they are sorted; with ``in_time_order`` they claim both, and are
-    refused if that is not so. Numbers of a text's time column are seconds, unless ``time_format`` says otherwise.
+    refused if that is not so. Times that are plain numbers are seconds, unless ``time_format`` says otherwise.
     """
 
     description: str = ""
@@ -91,7 +94,7 @@ class Dataset(Section):
     missing: _Texts = ()
     keep_rows: dict[str, _Texts] = Field(default={})
     time_column: str | None = None
-    time_format: Literal["seconds", "milliseconds", "microseconds", "iso8601"] | None = None
+    time_format: TimeFormat | None = None
     in_time_order: bool | None = None
     integer_columns: _Columns = ()
     categorical_columns: _Columns = ()
@@ -109,6 +112,11 @@ class Dataset(Section):
     def separator(self) -> str:
         """What separates the fields of a text."""
         return self.delimiter or _DELIMITERS[self.format]
+
+    @property
+    def time_unit(self) -> str:
+        """The unit of times that are plain numbers, and of those that are read from text."""
+        return TIME_UNITS[self.time_format or "seconds"]
 
     @property
     def label_columns(self) -> list[str]:
@@ -160,11 +168,13 @@ class Dataset(Section):
         if self.synthetic is not None and self.raw is not None:
             raise ValueError("`synthetic` makes the logs and `raw` names a file of them: give one of the two")
         if self.format == "parquet":
-            for name in ("delimiter", "columns", "time_format"):
+            for name in ("delimiter", "columns"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"`{name}` is for text; a Parquet file has its own columns and types")
             if self.header:
                 raise ValueError("`header` is for text; a Parquet file has its own columns")
+            if self.time_format == "iso8601":
+                raise ValueError("`time_format: iso8601` is for text; a Parquet file has times of their own type")
         elif self.header and self.columns is not None:
             raise ValueError("with `header: true` the first line names the columns: leave out `columns`")
         elif not self.header and self.columns is None:

@@ -34,11 +34,11 @@ class KeptVocabulary:
         self.fitted_on: str | None = None
         if not self._keeps:
             return
+        self._at_hand = short_hash([(str(file.path), file.size, file.modified) for file in files])
+        self.fitted_on = self._at_hand
         if self._pointer.exists() and not refit:
             self._saved = read_json(self._pointer)
             self.fitted_on = self._saved["fitted_on"]
-        else:
-            self.fitted_on = short_hash([(str(file.path), file.size, file.modified) for file in files])
 
     @property
     def file(self) -> Path | None:
@@ -53,7 +53,7 @@ class KeptVocabulary:
     @property
     def origin(self) -> dict[str, Any] | None:
         """The data that the vocabulary is from, if it is not the data at hand."""
-        return None if self._saved is None else self._saved["origin"]
+        return None if self._saved is None or self.fitted_on == self._at_hand else self._saved["origin"]
 
     def check(self, examples: int) -> None:
         """Refuses a private vocabulary from far fewer rows: its δ would take most of the δ of the models."""

@@ -51,7 +51,7 @@ class Phase:
     def __init__(self, name: str, unit: str = "rows", total: float | None = None) -> None:
         self._name, self._unit = name, unit
         self._begun = time.monotonic()
-        self._ticker = Ticker(name, round(total), unit) if total else None
+        self._ticker = Ticker(name, max(1, round(total)), unit) if total else None
         self._done, self._rows = 0.0, 0
 
     def compute(
@@ -70,7 +70,8 @@ class Phase:
         sizes_by_key = dict(zip((task.key for task in tasks), sizes or [1] * len(tasks), strict=True))
         ticker = self._ticker
         if ticker is None:
-            ticker = Ticker(self._name, round(sum(sizes_by_key.values())), self._unit if sizes else "steps")
+            total = max(1, round(sum(sizes_by_key.values())))
+            ticker = Ticker(self._name, total, self._unit if sizes else "steps")
             self._done = 0.0
 
         def finished(key: Any, result: Any) -> None:
@@ -141,7 +142,7 @@ def _wait_until_idle(client: Any, keys: set[Any]) -> None:
     """A cancelled task that is already running runs to its end."""
     until = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < until:
-        executing = client.run(_executing)
+        executing = client.run(_executing, on_error="ignore")  # a worker may be dying
         if not keys & {key for running in executing.values() for key in running}:
             return
         time.sleep(0.1)

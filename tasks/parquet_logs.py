@@ -53,13 +53,19 @@ class ParquetLogs:
                     raise UserError(f"{file.path}: column {name!r} has type {kind}; it must be {wanted}")
                 types.append((name, str(kind)))
         units = {
-            name: _path_unit(file.from_path[name])
+            name: _path_unit(file.from_path[name], dataset.time_unit)
             if name in dataset.path_columns
-            else _time_unit(schema.field(name).type)
+            else _time_unit(schema.field(name).type, dataset.time_unit)
             for name in dataset.time_columns
         }
         if len(set(units.values())) > 1:
             raise UserError(f"{file.path}: the times in {', '.join(units)} are of different types or units")
+        typed = [name for name, _ in types if name in units and _is_temporal(schema.field(name).type)]
+        if typed and dataset.time_format is not None:
+            raise UserError(
+                f"{file.path}: column {typed[0]!r} has type {schema.field(typed[0]).type}, which has its own unit: "
+                "leave out `time_format`"
+            )
         unit, _ = next(iter(units.values()), ("s", ""))
         return cls(file, dataset, tuple(types), unit)
 
@@ -119,7 +125,7 @@ class ParquetLogs:
         text = pa.repeat(self.file.from_path[name], rows)
         if name in self.dataset.token_columns:
             return text.dictionary_encode().cast(TOKENS)
-        if name in self.dataset.time_columns and _path_unit(self.file.from_path[name])[0] == "us":
+        if name in self.dataset.time_columns and as_number(self.file.from_path[name]) is None:
             times, bad = iso_times(text, ())
             if bad.any():
                 raise UserError(f"{self.file.path}: {name}={text[0]} in the path is not a time")
@@ -156,14 +162,15 @@ def _is_token(kind: pa.DataType) -> bool:
     return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
 
 
-def _time_unit(kind: pa.DataType) -> tuple[str, str]:
+def _time_unit(kind: pa.DataType, of_numbers: str) -> tuple[str, str]:
     """The unit of a column's times, and whether they are whole numbers of it."""
-    whole = _is_temporal(kind) or pa.types.is_integer(kind)
-    return (kind.unit if pa.types.is_timestamp(kind) else "s"), "int64" if whole else "float64"
+    if _is_temporal(kind):
+        return (kind.unit if pa.types.is_timestamp(kind) else "s"), "int64"
+    return of_numbers, "int64" if pa.types.is_integer(kind) else "float64"
 
 
-def _path_unit(text: str) -> tuple[str, str]:
-    return ("s", "float64") if as_number(text) is not None else ("us", "int64")
+def _path_unit(text: str, of_numbers: str) -> tuple[str, str]:
+    return (of_numbers, "float64") if as_number(text) is not None else ("us", "int64")
 
 
 def _not_once(name: str, known: list[str]) -> str:

@@ -33,7 +33,7 @@ from tasks.parallel import Phase, cluster
 from tasks.parsed_blocks import ParsedBlock
 from tasks.parts import NOT_IN_KEY, Part, parse_files
 from tasks.progress import say
-from tasks.quality import check_alike, check_bad_rows, check_time_order, time_text, write_quarantine
+from tasks.quality import check_alike, check_bad_rows, check_time_order, check_time_unit, time_text, write_quarantine
 from tasks.raw_files import RawFile, find_files
 from tasks.statistics import ROWS_OF_A_DIGEST, by_split, digest_range, label_sums_by_position
 from tasks.token_counts import chosen_tokens
@@ -124,6 +124,7 @@ class _Preparation:
         """Writes everything but the schema, which it returns."""
         check_alike(self.parts)
         bad_rows = check_bad_rows(self.dataset, self.parts)
+        check_time_unit(self.parts)
         if self.dataset.in_time_order and self.dataset.time_column:
             check_time_order(self.parts)
         rows = sum(block.rows for block in self.blocks)
@@ -227,7 +228,7 @@ class _Preparation:
             "tasks": {task: label.kind for task, label in self.dataset.labels.items()},
             "integer_columns": list(self.dataset.integer_columns),
             **vocabulary.meaning(),
-            **({"vocabulary_kept": True} if self.keeper.file is not None else {}),
+            **({"vocabulary_kept": True} if self.keeper.origin is not None else {}),
         }
         return {
             "dataset": self.name,

@@ -15,6 +15,9 @@ import numpy as np
 from tasks.descriptions import Dataset
 from tasks.errors import UserError
 from tasks.parts import QUARANTINE_COLUMNS, SHOWN, Part
+from tasks.statistics import DAY_SECONDS, UNITS_PER_SECOND
+
+_MOST_YEARS = 300
 
 
 def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
@@ -56,6 +59,19 @@ def check_time_order(parts: Sequence[Part]) -> None:
                     "without it they are sorted"
                 )
             latest = block["last_time"]
+
+
+def check_time_unit(parts: Sequence[Part]) -> None:
+    """Refuses times that are centuries away: they are in another unit than is said, and days would be wrong."""
+    summary, dataset = parts[0].summary, parts[0].dataset
+    most = _MOST_YEARS * 365 * DAY_SECONDS * UNITS_PER_SECOND[summary["time_unit"]]
+    ends = [time for part in parts for block in part.blocks() for time in (block.first_time, block.last_time)]
+    far = next((time for time in ends if time is not None and abs(time) > most), None)
+    if far is not None:
+        raise UserError(
+            f"{summary['source']}: column {dataset.time_column!r} has {far}, more than {_MOST_YEARS} years from 1970; "
+            "if times are not seconds, say `time_format: milliseconds` or `time_format: microseconds`"
+        )
 
 
 def time_text(value: float, unit: str) -> str:

@@ -32,7 +32,6 @@ _LARGEST_BLOCK = 1 << 30
 # Arrow works on so many bytes of a block at once, which stay in the processor's cache.
 _PARSED_AT_ONCE = 1 << 20
 _START = 1 << 16
-_UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "iso8601": "us"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class TextLogs:
 
     @property
     def time_unit(self) -> str:
-        return _UNITS[self.dataset.time_format or "seconds"]
+        return self.dataset.time_unit
 
     @property
     def schema(self) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def test_large_numbers_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "message"),
     [
         (["--batch-sizes", "64,0"], "must be positive"),
-        (["--batch-sizes", "many"], "'many' is not a number"),
+        (["--batch-sizes", "many"], "'many' is not a whole number"),
         (["--methods", "magic"], "none of non_private, vmap"),
         (["--memory-cap", "-1"], "must be positive"),
     ],

@@ -487,7 +487,7 @@ def test_a_file_that_breaks_off(write: Write, tmp_path: Path) -> None:
         (b"\n\t\n \n", "only blank lines"),
         (bytes(range(256)) * 50, "neither a Parquet file nor text"),
         ("a,b\n1,2\n".encode("utf-16"), "neither a Parquet file nor text"),
-        (gzip.compress(b"PAR1....PAR1"), "neither a Parquet file nor text"),
+        (gzip.compress(b"PAR1....PAR1", mtime=0), "neither a Parquet file nor text"),
         ("click,site,price\n", "no rows after their header"),
         ("click,site\r1,a\r0,b\r", "carriage return"),
         ('{"click": 1, "site": "a"}\n', "JSON"),
@@ -567,3 +567,14 @@ def test_no_bytes_make_it_fail(tmp_path: Path, content: bytes, start: bytes) -> 
 def test_no_damage_to_a_parquet_file_makes_it_fail(tmp_path: Path, place: int, damage: bytes) -> None:
     whole = PARQUET.getvalue()
     check(tmp_path / "f", whole[:place] + damage + whole[place + len(damage) :])
+
+
+@pytest.mark.parametrize(("unit", "time_format"), [(1, None), (1000, "milliseconds"), (10**6, "microseconds")])
+def test_numbers_that_are_times_in_parquet(tmp_path: Path, unit: int, time_format: str | None) -> None:
+    times = [unit * (1_600_000_000 + i) for i in range(ROWS)]
+    table = pa.table(
+        {"event_time": times, "visits": [i % 7 for i in range(ROWS)], "clicked": [i % 2 for i in range(ROWS)]}
+    )
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    dataset = drafted(describe([str(tmp_path / "a.parquet")]))
+    assert (dataset.time_column, dataset.time_format) == ("event_time", time_format)

@@ -47,7 +47,7 @@ def test_what_is_read_as_what() -> None:
     [
         ({"format": "parquet"}, "`header` is for text"),
         ({"format": "parquet", "header": False, "delimiter": ";"}, "`delimiter` is for text"),
-        ({"format": "parquet", "header": False, "time_format": "iso8601"}, "`time_format` is for text"),
+        ({"format": "parquet", "header": False, "time_format": "iso8601"}, "`time_format: iso8601` is for text"),
         ({"columns": ["a"]}, "leave out `columns`"),
         ({"header": False}, "a csv without header needs `columns`"),
         ({"delimiter": '"'}, "the delimiter cannot be"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,18 @@ def test_the_fingerprint_tells_whether_the_vocabulary_was_kept(tmp_path: Path) -
     assert origin["fingerprint"] == first.fingerprint
     assert read_json(refitted.path / "schema.json")["vocabulary_kept_from"] is None
     assert made("logs").path == refitted.path, "from now on the new one is kept"
+
+
+def test_a_vocabulary_of_the_data_at_hand_is_not_called_kept(tmp_path: Path) -> None:
+    """Prepared again after its folder was deleted, by the vocabulary that was saved: the same data, the same name."""
+    raw = tmp_path / "raw"
+    write_day(raw, 8)
+    first = make(raw, keep_vocabulary=True)
+    shutil.rmtree(first.path)
+    again = make(raw, keep_vocabulary=True)
+    assert again.path == first.path
+    assert again.fingerprint == first.fingerprint
+    assert read_json(again.path / "schema.json")["vocabulary_kept_from"] is None
 
 
 def test_late_rows_are_sorted_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,20 @@ def test_parquet_times_of_any_type(tmp_path: Path, times: pa.Array) -> None:
     assert_equals_oracle(folder, description, oracle(description, values, 2), 2)
 
 
+def test_parquet_times_that_are_plain_numbers(tmp_path: Path, home: Path) -> None:
+    """In the unit that is said, for the days as for windows; in the wrong one, which days would show, refused."""
+    table = parquet_table(60)
+    milliseconds = pa.array([1_700_000_000_000 + 3_600_000 * row for row in range(60)], pa.int64())
+    pq.write_table(table.set_column(1, "when", milliseconds), tmp_path / "raw")
+    prepared = open_prepared(prepare("ms", dataset(PARQUET, time_format="milliseconds"), tmp_path / "raw", min_count=2))
+    assert list(prepared.statistics["by_day"]) == ["2023-11-14", "2023-11-15", "2023-11-16", "2023-11-17"]
+    assert prepared.splits["train"]["first_time"] == "2023-11-14T22:13:20Z"
+    fails(home, dataset(PARQUET), tmp_path / "raw", "more than 300 years from 1970", "`time_format: milliseconds`")
+    pq.write_table(table, tmp_path / "typed")
+    with pytest.raises(UserError, match=r"'when' has type timestamp\[ms\], which has its own unit: leave out"):
+        prepare("typed", dataset(PARQUET, time_format="milliseconds"), tmp_path / "typed", min_count=2)
+
+
 @pytest.mark.parametrize("unused", ["integer_columns", "categorical_columns"])
 def test_a_kind_of_column_may_be_absent(tmp_path: Path, unused: str) -> None:
     description, rows = dataset(TSV, **{unused: []}), random_rows(60)
