@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from benchmarks.child import run_child
 from benchmarks.clipping_report import bars, print_report
 from benchmarks.command import positive, run_benchmark
 from tasks.progress import say
+from tasks.speed.child import run_child
 
 METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
 MODELS = {"paper": "the paper's, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark itself"}
@@ -41,10 +41,14 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         }
         for batch_size in options.batch_sizes:
             timed = run_child(
-                "time",
+                "tasks.speed.requests:time_steps",
                 environment,
-                workload=options.model,
-                methods=options.methods,
+                workload=_described(options.model),
+                steps=[
+                    (method, noise)
+                    for method in options.methods
+                    for noise in ((False, True) if method.endswith("ghost") else (False,))
+                ],
                 batch_size=batch_size,
                 physical_batch_size=options.physical_batch_size,
                 rounds=options.rounds,
@@ -54,9 +58,20 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         if not options.no_memory:
             # Processes do not disturb each other's memory as they do each other's speed.
             with ThreadPoolExecutor(max_workers=2) as pool:
-                _add_resident_memory(rows, programs, partial(pool.submit, run_child, "measure_peak", environment))
-                _add_largest_batches(rows, options, partial(pool.submit, run_child, "largest_batch_size", environment))
+                start = {
+                    name: partial(pool.submit, run_child, f"tasks.speed.requests:{name}", environment)
+                    for name in ("measure_peak", "largest_batch_size")
+                }
+                _add_resident_memory(rows, programs, start["measure_peak"])
+                _add_largest_batches(rows, options, start["largest_batch_size"])
     return rows
+
+
+def _described(model: str) -> dict[str, Any]:
+    # Loads JAX, which the command line does without.
+    from benchmarks.workloads import WORKLOADS
+
+    return WORKLOADS[model].to_json()
 
 
 def _rows(model: str, parameters: int, timings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,7 +126,7 @@ def _add_largest_batches(
     cap_bytes = int(options.memory_cap * 2**30)
     started = {
         (method, form): start(
-            workload=options.model,
+            workload=_described(options.model),
             method=method,
             form=form,
             cap_bytes=cap_bytes,

@@ -26,13 +26,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.child import run_child
 from benchmarks.command import Bar, positive, run_benchmark
 from tasks.config import load_config
 from tasks.encoded import open_prepared
 from tasks.errors import UserError
 from tasks.home import home, short_hash
 from tasks.progress import say
+from tasks.speed.child import run_child
 from tasks.synthetic import MIN_ROWS, generate
 
 DATASET, TASK, MIN_COUNT, SEED = "criteo_kaggle", "pctr", 10, 0
@@ -78,7 +78,7 @@ def measure(rows: int, large_rows: int, rounds: int) -> dict[str, Any]:
                 say(f"round {number} of {rounds}: {who}, {size:,} rows")
                 environment = os.environ | {"DP_ADS_HOME": f"{scratch}/{who}_{size}"}
                 request = {"who": who, "raw": raws[size], "small_raw": raws[MIN_ROWS]}
-                results.append(run_child("prepare_rows", environment, **request))
+                results.append(run_child("benchmarks.preparation:prepare_rows", environment, **request))
             ours, *peers, large = (Path(results[-1]["folder"]) for results in runs.values())
             for peer in peers:
                 difference = first_difference(ours, peer)

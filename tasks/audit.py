@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from dp_core.label_record import LabelRecord, response_defects
 from dp_core.mechanism import MechanismRecord
 from dp_core.one_run_audit import audit_scores
 from dp_core.probe import Probe
@@ -21,7 +24,7 @@ from tasks.budget import epsilon_lower_of, epsilon_of
 from tasks.errors import UserError
 from tasks.home import home, read_json, write_json, write_text
 from tasks.progress import note
-from tasks.statement import non_private_statement, private_statement, summary
+from tasks.statement import label_statement, non_private_statement, private_statement, summary
 from tasks.tracking import log_audit
 from tasks.trial import Trial
 
@@ -36,6 +39,19 @@ FAILING_DELTA = 1e-8
 
 class AuditFailure(UserError):
     """A run that does not keep its promise."""
+
+
+def audit_group(trained: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Audits the trained trials of a group; raises when all were looked at, if one of them failed."""
+    audited, failures = [], []
+    for one in trained:
+        try:
+            audited.append(audit(one))
+        except AuditFailure as failure:
+            failures.append(str(failure))
+    if failures:
+        raise AuditFailure("\n".join(failures))
+    return audited
 
 
 def audit(trained: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +90,8 @@ def judge(trial: Trial, record: Mapping[str, Any], evidence: Mapping[str, Any]) 
         return result, non_private_statement(trial)
     if mechanism is None:
         raise AuditFailure(f"audit of {trial.label()} failed: a private trial left no record of its mechanism")
+    if trial.mechanism == "label_dp":
+        return _judge_labels(trial, LabelRecord.from_json(mechanism), evidence)
 
     ran = MechanismRecord.from_json(mechanism)
     bound = epsilon_of(ran, trial.target_delta)
@@ -106,6 +124,31 @@ def judge(trial: Trial, record: Mapping[str, Any], evidence: Mapping[str, Any]) 
         "attack": attack,
     }
     return result, private_statement(trial, ran, bound, result, record["vocabulary"])
+
+
+def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Of a LabelDP trial: what its responses were worth, and whether labels were kept as often as they say."""
+    findings = []
+    # Parts of a budget may add up to a last digit more than it.
+    if ran.epsilon > (trial.epsilon or 0.0) * (1 + 1e-12):
+        findings.append(f"ε = {ran.epsilon:.6g} is over the budget of {trial.epsilon:g}")
+    if (ran.kind, ran.debiased) != (trial.response, trial.debias):
+        findings.append(f"the responses are of kind {ran.kind}, debiased: {ran.debiased}, which is not what was asked")
+    findings += response_defects(ran, np.asarray(evidence["label_transitions"]))
+    result = {
+        "verdict": "failed" if findings else "passed",
+        "findings": findings,
+        "budget": trial.epsilon,
+        "target_delta": 0.0,
+        "accountant": "randomised response",
+        "epsilon": None if ran.epsilon == math.inf else ran.epsilon,
+        "epsilon_lower": None,
+        "pld_epsilon": None,
+        "rdp_epsilon": None,
+        "claimed_epsilon": None,
+        "attack": None,
+    }
+    return result, label_statement(trial, ran, result)
 
 
 def _batch_findings(ran: MechanismRecord, evidence: Mapping[str, Any]) -> list[str]:

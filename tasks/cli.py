@@ -41,11 +41,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tasks",
         description="Train ad-prediction models with differential privacy and see what it costs.",
-        epilog="Steps one by one: generate, prepare, plan, train, audit, report. All at once, through Airflow: run.",
+        epilog="Steps one by one: generate, prepare, plan, train, audit, report (for some pipelines: "
+        "generate, prepare, plan, measure, report). All at once, through Airflow: run.",
     )
     verbs = parser.add_subparsers(required=True, metavar="verb")
 
-    verb = _verb(verbs, "run", _run, "run a pipeline through its Airflow DAG and print its table")
+    verb = _verb(verbs, "run", _run, "run a pipeline, or all of them, through its Airflow DAG and print its table")
     _selection_arguments(verb)
     verb = _verb(verbs, "up", _up, "start the Airflow UI and an MLflow server, until Ctrl-C")
     verb.add_argument("--airflow-port", type=int, default=8080, help="default: 8080")
@@ -75,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     several.add_argument("--coordinator", help="host:port, where the first listens and the others find it")
     verb = _verb(verbs, "audit", _audit, "recompute ε of the trained trials from their records")
     _planned_run_arguments(verb, "only the trial with this number")
-    verb = _verb(verbs, "report", _report, "audit the trained trials of a plan and make its table")
+    verb = _verb(verbs, "measure", _measure, "compute or measure what a plan without trials is about")
+    _planned_run_arguments(verb)
+    verb = _verb(verbs, "report", _report, "audit the trained trials of a plan and make its page and tables")
     _planned_run_arguments(verb)
 
     verb = _verb(verbs, "releases", _releases, "the ε of publishing several trained models of the same data")
@@ -188,15 +191,29 @@ def _standard_output_as_errors() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    chosen = _selection(options)
+    if chosen["pipeline"] != "all":
+        options.result = _run_one(chosen, quiet=options.json)
+        return
+    from tasks.config import load_config
+
+    options.result = [_run_one({**chosen, "pipeline": name}, quiet=options.json) for name in load_config().pipelines]
+
+
+def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:
     from tasks.run import run_pipeline
 
-    folder = run_pipeline(_selection(options))
-    options.result = {"table": str(folder / "table.csv"), "markdown": str(folder / "table.md")}
-    if not options.json:
-        from tasks.tables import print_table
+    made = run_pipeline(chosen)
+    if not quiet:
+        _print_report(made)
+    return made
 
-        print_table(folder / "table.csv")
-        print(f"Report: {folder / 'table.md'}")
+
+def _print_report(made: dict[str, str]) -> None:
+    from tasks.report_files import print_report
+
+    print_report(Path(made["page"]).parent)
+    print(f"Page: {made['page']}")
 
 
 def _up(options: argparse.Namespace) -> None:
@@ -252,10 +269,12 @@ def _plan(options: argparse.Namespace) -> None:
 
     selection = _selection(options)
     planned = plan(selection, prepare_datasets(selection))
-    _show(options, planned, f"{len(planned['items'])} trials to train in {planned['run']}")
+    left = sum(len(group["items"]) for group in planned["groups"])
+    _show(options, planned, f"{left} trials to train in {planned['run']}")
 
 
 def _train(options: argparse.Namespace) -> None:
+    from tasks.groups import in_groups
     from tasks.hardware import join_processes
     from tasks.train import train
 
@@ -263,7 +282,8 @@ def _train(options: argparse.Namespace) -> None:
         if options.coordinator is None:
             raise UserError("several processes need --coordinator host:port to find each other")
         join_processes(options.coordinator, options.processes, options.process)
-    trained = [train(item) for item in _planned_items(options)]
+    groups = in_groups(_planned_items(options))
+    trained = [one for group in groups for one in train(group) or ()]
     _show(options, trained, f"{len(trained)} trials trained")
 
 
@@ -275,14 +295,19 @@ def _audit(options: argparse.Namespace) -> None:
     _show(options, audited, f"{len(audited)} trials audited, each within its budget")
 
 
+def _measure(options: argparse.Namespace) -> None:
+    from tasks.measure import measure
+
+    run = measure(str(_planned_run(options)))
+    _show(options, {"run": run}, run)
+
+
 def _report(options: argparse.Namespace) -> None:
     from tasks.report import report
-    from tasks.tables import print_table
 
-    made = report(str(_planned_run(options)), [])
-    options.result = made
+    options.result = report(str(_planned_run(options)))
     if not options.json:
-        print_table(Path(made["table"]))
+        _print_report(options.result)
 
 
 def _planned_run(options: argparse.Namespace) -> Path:
@@ -306,7 +331,7 @@ def _releases(options: argparse.Namespace) -> None:
     found = releases(options.trials, options.delta)
     lines = [
         f"{item['dataset']}: publishing {len(item['trials'])} model{'s' if len(item['trials']) > 1 else ''} has "
-        f"ε = {item['epsilon']:.4f} at δ = {item['delta']:.3g}"
+        f"ε = {item['epsilon']:.4f} at δ = {item['delta']:.3g}{' for labels alone' * (item['protects'] == 'labels')}"
         for item in found
     ]
     _show(options, found, "\n".join(lines))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tasks.airflow_home import airflow_environment, ensure_airflow
@@ -17,11 +16,12 @@ from tasks.config import load_config
 from tasks.errors import UserError
 from tasks.home import home
 from tasks.progress import ERROR_MARK, PROGRESS_MARK, format_seconds, say
+from tasks.report_files import report_files
 from tasks.selection import select
 
 
-def run_pipeline(options: Mapping[str, Any]) -> Path:
-    """Runs the DAG to its end and returns the folder of the report.
+def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
+    """Runs the DAG to its end and returns what the report is made of.
 
     Shows the steps' own lines; everything that Airflow logs goes to a file whose path is said.
     """
@@ -57,7 +57,7 @@ def run_pipeline(options: Mapping[str, Any]) -> Path:
     if process.returncode != 0 or errors:
         reasons = "\n".join(dict.fromkeys(errors)) or "a task failed in a way it should not have"
         raise UserError(f"{reasons}\n(the run failed; full log: {log})")
-    return home() / "reports" / selection.pipeline / "latest"
+    return report_files(home() / "reports" / selection.pipeline / "latest")
 
 
 class _TrialsLeft:

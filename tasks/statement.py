@@ -11,8 +11,9 @@ from importlib.metadata import version
 from typing import Any
 
 from dp_core.accounting import EpsilonBound
+from dp_core.label_record import LabelRecord
 from dp_core.mechanism import MechanismRecord, proven_sensitivity
-from tasks.trial import Trial
+from tasks.trial import RESPONSES, Trial
 
 _NOT_COVERED = """\
 - **Hyperparameters.** They were chosen by validation loss among several trials. ε is that of this
@@ -104,6 +105,76 @@ per coordinate){_count_noise(record)} |
 {_NOT_COVERED}"""
 
 
+def label_statement(trial: Trial, record: LabelRecord, audit: Mapping[str, Any]) -> str:
+    """The statement of a LabelDP trial."""
+    held = "within" if audit["verdict"] == "passed" else "NOT SHOWN TO BE WITHIN"
+    histogram = ""
+    if record.histogram_epsilon:
+        histogram = (
+            f"| Histogram | {record.histogram_epsilon:.6g} of ε: a noisy histogram of the labels, which the bins were "
+            "fitted to |\n"
+        )
+    findings = "".join(f"- **Finding:** {finding}.\n" for finding in audit["findings"])
+    return f"""\
+# Privacy statement
+
+Trial `{trial.key}` ({trial.label()}), ε = {record.epsilon:.4f} **for labels alone**: {held} its budget of \
+{trial.epsilon:g}.
+
+## Setting
+
+| | |
+|---|---|
+| Guarantee | {record.epsilon:.4f}-differential privacy of labels (LabelDP); δ = 0 |
+| Unit of privacy | the label of one training example |
+| Neighbouring relation | replace one label by another. **Features are public**: whoever sees the model may learn all \
+of them, and that an example is in the data |
+| Released | the responses to all labels, and so every model that is trained on them |
+
+## Accounting
+
+| | |
+|---|---|
+| Responses | {RESPONSES[trial.response or "binary"]} among {len(record.values)} values; a label is kept with \
+probability {record.keep_probability:.6g}, else it becomes one of the others, evenly |
+| ε of the responses | ln(p/q) = {record.response_epsilon:.6g}, from the probability that was in force |
+{histogram}| Drawn | once for the whole training, whatever the number of epochs; draw `{record.draw}` |
+| Training | without noise, on the responses{" made right in the mean" if record.debiased else " as they are"}: \
+it costs nothing more |
+| Further models | of the same draw are free; of another draw they add their ε (`python -m tasks releases`) |
+
+## Randomness
+
+{_label_randomness(trial)}
+
+## Evidence
+
+{findings}- ε above was computed from the record of what ran, not from what was planned.
+- How many labels were kept, and what the others became, was tested against the stated probabilities.
+
+## What is not covered
+
+- **Features**, the vocabulary that was made from them, and whether an example is in the data.
+- **The size of the training part**, and the moments in time at which the log was split.
+- **Validation and test labels.** Settings were chosen by the loss on true validation labels, without noise.
+- **Logged metrics** of validation and test, `evidence.json` and the data card. The logged training losses are of the
+  responses, and private as they are.
+- **Several labels of one user.** The unit is one label: k labels of one user have k times ε.
+- **Events behind labels.** Where a label counts conversions that other rows of the log carry, one conversion may be in
+  the labels of several examples.
+- **Floating point.** Responses are drawn with NumPy's PCG64, which is not a cryptographic generator.
+"""
+
+
+def _label_randomness(trial: Trial) -> str:
+    if trial.randomness == "secret":
+        return "Responses came from the operating system's entropy, which was in the run's checkpoint until it ended."
+    return (
+        f"**Responses came from the fixed seed {trial.seed}: this run is a reproduction, and not private against "
+        "anyone who knows the seed.** Set `randomness: secret` for a model to be released."
+    )
+
+
 def non_private_statement(trial: Trial) -> str:
     return f"""\
 # Privacy statement
@@ -118,6 +189,7 @@ def summary(audit: Mapping[str, Any]) -> str:
     if audit["epsilon"] is None:
         return "no guarantee (non-private baseline)"
     line = f"ε = {audit['epsilon']:.4f} at δ = {audit['target_delta']:.3g}"
+    line += " for labels alone" if audit["target_delta"] == 0 else ""
     line += "" if audit["rdp_epsilon"] is None else f" (RDP: {audit['rdp_epsilon']:.4f})"
     attack = audit["attack"]
     return line if attack is None else f"{line}; an attack with canaries shows at least {attack['epsilon_lower']:.3f}"

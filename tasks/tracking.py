@@ -21,7 +21,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run,
 from mlflow.tracking import MlflowClient
 
 from tasks.config import Config
-from tasks.encoded import Prepared
+from tasks.encoded import Prepared, open_prepared
 from tasks.home import CHECKOUT, home
 from tasks.selection import Selection
 from tasks.trial import Trial
@@ -33,6 +33,19 @@ _CONTEXT = "mlflow.data.context"
 def tracking_uri() -> str:
     """The store in force: ``MLFLOW_TRACKING_URI``, or SQLite below the home folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow' / 'mlflow.db'}"
+
+
+def run_link(experiment: str, run_id: str) -> str:
+    """Where a run is shown: on the server in force, or by the one that ``make up`` starts."""
+    uri = tracking_uri()
+    server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    return f"{server}/#/experiments/{experiment}/runs/{run_id}"
+
+
+def provenance(prepared: Mapping[str, str]) -> dict[str, str]:
+    """What a result comes from: the code, the packages and the data."""
+    data = {f"data {name}": open_prepared(Path(path)).fingerprint for name, path in prepared.items()}
+    return {"git commit": _git_commit(), "requirements.lock": _lock_hash(), **data}
 
 
 def start_pipeline_run(

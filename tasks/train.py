@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +16,7 @@ import jax
 import numpy as np
 
 from dp_core.adaptive_clipping import split_noise
+from dp_core.label_record import LabelRecord
 from dp_core.layers import initial_parameters
 from dp_core.losses import OBJECTIVES
 from dp_core.mechanism import ALONE, MechanismRecord, proven_sensitivity
@@ -31,8 +34,10 @@ from tasks.errors import UserError
 from tasks.evidence import canary_evidence, count_batch, probe_run
 from tasks.hardware import choose_placement, is_first_process, plan_batches, use_compilation_cache
 from tasks.home import home, whole_directory, write_json
+from tasks.noisy_labels import NoisyLabels, draw_labels
 from tasks.progress import Ticker, say
 from tasks.randomness import Randomness
+from tasks.side_by_side import first_alone, side_by_side, trials_at_once
 from tasks.trained import is_trained, log_trained
 from tasks.trial import Trial
 
@@ -50,24 +55,51 @@ class StepRefused(Exception):
         self.step = step
 
 
-def train(item: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Trains one planned trial, or finds it trained, and logs it as a run of its own in MLflow.
+class Stopped(Exception):
+    """A trial was left alone because another one of its group failed."""
 
-    Of several processes that train together only the first logs and returns something.
+
+def train(group: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Trains the planned trials of a group, or finds them trained, and logs each as a run of its own in MLflow.
+
+    One compiled program serves the whole group. Of several processes that train together only the first logs and
+    returns something. If a trial fails, those that were finished are kept, and found by the next try.
     """
-    trial = Trial.model_validate(item["trial"])
-    reused = is_trained(trial)
-    if not reused:
-        run_trial(trial, open_prepared(Path(item["prepared"])))
-    return log_trained(item, reused=reused) if is_first_process() else None
+    trials = {item["number"]: Trial.model_validate(item["trial"]) for item in group["items"]}
+    missing = [item for item in group["items"] if not is_trained(trials[item["number"]])]
+    logged: dict[int, dict[str, Any]] = {}
+    logging = threading.Lock()
+
+    def log(item: Mapping[str, Any], *, reused: bool) -> None:
+        with logging:
+            logged[item["number"]] = log_trained(item, reused=reused)
+
+    def train_one(item: Mapping[str, Any], should_stop: Callable[[], bool]) -> None:
+        run_trial(trials[item["number"]], open_prepared(Path(item["prepared"])), should_stop=should_stop)
+        if is_first_process():
+            log(item, reused=False)
+
+    side_by_side(train_one, missing, at_once=trials_at_once(load_config().hardware))
+    if not is_first_process():
+        return None
+    for item in group["items"]:
+        if item["number"] not in logged:
+            log(item, reused=True)
+    return [logged[item["number"]] for item in group["items"]]
 
 
 def run_trial(
-    trial: Trial, prepared: Prepared, *, checkpoint_seconds: float = CHECKPOINT_SECONDS, stop_after: int | None = None
+    trial: Trial,
+    prepared: Prepared,
+    *,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    stop_after: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """DP-SGD from the first step (or the last checkpoint) to the finished trial's folder.
 
-    ``stop_after`` abandons the run after that many steps, as an interruption would.
+    ``stop_after`` abandons the run after that many steps, as an interruption would; so does ``should_stop``, with an
+    error, at the next moment that it says so.
     """
     use_compilation_cache()
     keep_freed_memory()
@@ -89,7 +121,8 @@ def run_trial(
         microbatch_size=trial.microbatch_size,
         placement=placement,
     )
-    trainer = make_trainer(method)
+    with first_alone(method):
+        trainer = make_trainer(method)
     hyperparameters = as_traced(_hyperparameters(trial, steps))
     params = initial_parameters(
         model, np.random.default_rng(trial.seed), *(part[:1] for part in (examples.integers, examples.categoricals))
@@ -107,13 +140,20 @@ def run_trial(
         examples=places,
         expected_batch_size=trial.batch_size,
         steps=steps,
-        target_delta=trial.target_delta,
+        # Without noise in training it only says how much room is left for large batches.
+        target_delta=trial.target_delta or 1 / places,
         entropy=progress.sampling_entropy or randomness.sampling_entropy,
         microbatch_size=trial.microbatch_size,
     )
     canaries = make_canaries(tokens, examples) if tokens else None
     included = np.asarray(progress.included_canaries, bool)
     data = with_canaries(examples, canaries, included) if canaries else examples
+    noisy: NoisyLabels | None = None
+    if trial.mechanism == "label_dp":
+        noisy = draw_labels(
+            trial, np.asarray(examples.labels), progress.sampling_entropy or randomness.sampling_entropy
+        )
+        data = dataclasses.replace(examples, labels=noisy.labels)
     batches = plan_batches(hardware, model, params, prepared, sampler, placement)
     evaluation_steps = {round(steps * (k + 1) / trial.evaluations) for k in range(trial.evaluations)}
     last = steps if stop_after is None else min(stop_after, steps)
@@ -125,7 +165,10 @@ def run_trial(
     try:
         ranges = spans(progress.steps, last, evaluation_steps, batches.steps_per_dispatch)
         for dispatch in read_dispatches(data, sampler, batches.shape, placement, ranges, batches.steps_per_dispatch):
-            state, losses = trainer.run(state, dispatch.steps, randomness.noise_key, hyperparameters)
+            if should_stop():
+                raise Stopped(trial.label())
+            with first_alone(method, "run", batches):
+                state, losses = trainer.run(state, dispatch.steps, randomness.noise_key, hyperparameters)
             waiting.append((dispatch, losses))
             reached = dispatch.first + len(dispatch.sampled)
             # Several processes must agree when to save, so they do it where all evaluate.
@@ -138,7 +181,8 @@ def run_trial(
                 progress.seconds = time.monotonic() - start
                 ticker.update(progress.steps)
             if reached in evaluation_steps:
-                validation_loss = _evaluate(trainer, state, validation, trial.task)
+                with first_alone(method, "predict"):
+                    validation_loss = _evaluate(trainer, state, validation, trial.task)
                 train_loss = fmean(progress.recent_losses)
                 progress.curve.append(
                     {"step": reached, "train_loss": _finite(train_loss), "validation_loss": _finite(validation_loss)}
@@ -162,14 +206,18 @@ def run_trial(
         "participations": progress.participations.tolist(),
         "probe": None,
         "canaries": None,
+        "label_transitions": noisy.transitions if noisy else None,
     }
     if method.private and not diverged:
         clip_norm, compiled = float(state.l2_clip_norm), Compiled(method, batches.shape, batches.steps_per_dispatch)
-        probe = probe_run(compiled, released, hyperparameters, clip_norm, examples, randomness.noise_key)
+        with first_alone(method, "probe", batches):
+            probe = probe_run(compiled, released, hyperparameters, clip_norm, examples, randomness.noise_key)
         evidence["probe"] = probe.to_json()
         if tokens and canaries:
             evidence["canaries"] = canary_evidence(method, tokens, canaries, included.tolist(), params, released)
-    mechanism = _mechanism_record(trial, hyperparameters, sampler, progress, prepared) if method.private else None
+    mechanism: MechanismRecord | LabelRecord | None = noisy.record if noisy else None
+    if method.private:
+        mechanism = _mechanism_record(trial, hyperparameters, sampler, progress, prepared)
     record = {
         "trial": trial.model_dump(mode="json"),
         "mechanism": mechanism.to_json() if mechanism else None,
@@ -201,8 +249,9 @@ def _toss_and_deal(progress: Progress, trial: Trial, randomness: Randomness) -> 
     """Draws what must stay the same until the end of the run, unless it was drawn before an interruption."""
     if progress.included_canaries is None:
         progress.included_canaries = randomness.coins(trial.canaries).tolist()
-    if progress.sampling_entropy is None and trial.sampler != "poisson":
-        # In an epoch that was begun with one order of the examples another would let some take part twice.
+    if progress.sampling_entropy is None and (trial.sampler != "poisson" or trial.mechanism == "label_dp"):
+        # In an epoch that was begun with one order of the examples another would let some take part twice, and other
+        # responses for the same labels would be a second release of them.
         progress.sampling_entropy = list(randomness.sampling_entropy)
 
 

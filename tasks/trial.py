@@ -7,19 +7,36 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config import ClippingName, MechanismName, ModelName, OptimizerName, SamplerName, SensitivityName
+from tasks.config import (
+    AccountantName,
+    ClippingName,
+    MechanismName,
+    ModelName,
+    OptimizerName,
+    ResponseName,
+    SamplerName,
+    SensitivityName,
+)
 from tasks.descriptions import TaskName
 from tasks.home import home, short_hash
 
 # Raised when the training code changes what a trial's numbers would be, so that old ones are not found.
-TRAINING_VERSION = 3
+TRAINING_VERSION = 4
+
+# What randomised response answers with, in words.
+RESPONSES: dict[ResponseName, str] = {
+    "binary": "randomised response",
+    "k_ary": "randomised response on counts",
+    "bins": "randomised response on bins",
+}
 
 
 class Trial(BaseModel):
     """What is trained, on which data, with which numbers.
 
-    What does not apply is None: ``epsilon`` and all of clipping without privacy, ``clip_quantile``
-    unless the clip norm is adaptive, ``sensitivity`` without microbatches, the numbers of other models.
+    What does not apply is None: ``epsilon`` without privacy, all of clipping unless it is DP-SGD, ``response`` and
+    ``debias`` unless it is LabelDP, ``clip_quantile`` unless the clip norm is adaptive, ``sensitivity`` without
+    microbatches, the numbers of other models. ``accountant`` is who asked for the noise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,12 +48,16 @@ class Trial(BaseModel):
     epsilon: float | None
     target_delta: float
     sampler: SamplerName
+    accountant: AccountantName | None
     noise_multiplier: float | None
     l2_clip_norm: float | None
     clipping: ClippingName | None
     clip_quantile: float | None
     microbatch_size: int
     sensitivity: SensitivityName | None
+    response: ResponseName | None
+    debias: bool | None
+    largest_count: int | None
     optimizer: OptimizerName
     learning_rate: float
     momentum: float
@@ -69,12 +90,15 @@ class Trial(BaseModel):
 
     def label(self) -> str:
         """A name for a person: what sets this trial apart from its neighbours in a sweep."""
-        if self.epsilon is None:
-            parts = [self.task, "non-private", f"{self.optimizer} {self.learning_rate:g}"]
-        else:
-            parts = [self.task, f"ε={self.epsilon:g}", f"C={self.l2_clip_norm:g}", f"lr={self.learning_rate:g}"]
+        parts: list[str] = [self.task, "non-private" if self.epsilon is None else f"ε={self.epsilon:g}"]
+        if self.mechanism == "label_dp":
+            parts += [f"{RESPONSES[self.response or 'binary']}{', debiased' if self.debias else ''}"]
+        if self.mechanism == "dp_sgd":
+            parts += [f"C={self.l2_clip_norm:g}"]
             parts += [self.clipping] if self.clipping not in (None, "fixed") else []
             parts += [f"microbatch {self.microbatch_size}"] if self.microbatch_size > 1 else []
             parts += [self.sampler.replace("_", " ")] if self.sampler != "poisson" else []
+            parts += ["noise by RDP"] if self.accountant == "RDP" else []
+        parts += [f"{self.optimizer} {self.learning_rate:g}"]
         parts += [self.model] if self.model != "mlp" else []
-        return " · ".join([*parts, f"batch {self.batch_size:,}", f"seed {self.seed}"])
+        return " · ".join([*parts, f"batch {self.batch_size:,}", f"{self.epochs:g} epochs", f"seed {self.seed}"])

@@ -12,34 +12,37 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import clipping, timing
-from benchmarks.child import run_child
+from benchmarks import clipping
 from benchmarks.clipping_report import bars, print_report
-from benchmarks.memory import largest_batch_size
-from benchmarks.programs import (
+from benchmarks.workloads import WORKLOADS
+from tasks.speed import timing
+from tasks.speed.child import run_child
+from tasks.speed.memory import largest_batch_size
+from tasks.speed.programs import (
     Program,
     compile_step,
     hyperparameters,
     initial_state,
-    parameter_shapes,
+    parameter_count,
     planned_bytes,
+    program_from_json,
     programs_for,
 )
-from benchmarks.timing import relative_distance
-from benchmarks.workloads import WORKLOADS
+from tasks.speed.timing import relative_distance
 from tests.conftest import QUICK_COMPILATION
 
+SMALL = WORKLOADS["small"]
 METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
 
 
 def small_program(method: Any, batch_size: int, *, noise: bool = False) -> Program:
     """In its last form: through the trainer, if there are two."""
-    return programs_for("small", method, noise=noise, batch_size=batch_size, physical_batch_size=32)[-1]
+    return programs_for(SMALL, method, noise=noise, batch_size=batch_size, physical_batch_size=32)[-1]
 
 
 def first_gradients(program: Program, l2_clip_norm: float) -> Any:
     """The mean gradient that a program's first step gave to the optimiser: its first velocity."""
-    workload = WORKLOADS[program.workload]
+    workload = program.workload
     state = jax.jit(lambda: initial_state(workload))()._replace(l2_clip_norm=np.float32(l2_clip_norm))
     batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
     numbers = hyperparameters(program.batch_size)
@@ -53,7 +56,7 @@ def test_every_method_computes_the_same_sum() -> None:
     for one, other in itertools.pairwise(clipped.values()):
         assert relative_distance(one, other) < 1e-5
     plain = [
-        first_gradients(program, 0.5) for program in programs_for("small", "non_private", noise=False, batch_size=100)
+        first_gradients(program, 0.5) for program in programs_for(SMALL, "non_private", noise=False, batch_size=100)
     ]
     assert relative_distance(*plain) < 1e-5
     assert relative_distance(clipped["vmap"], plain[0]) > 0.1
@@ -61,10 +64,15 @@ def test_every_method_computes_the_same_sum() -> None:
     assert relative_distance(unclipped, plain[0]) < 1e-5
 
 
+def test_a_program_survives_its_description() -> None:
+    program = small_program("vmap", 64)
+    assert program_from_json(json.loads(json.dumps(program.to_json()))) == program
+
+
 def test_measured_memory_is_near_what_is_planned() -> None:
     program = small_program("vmap", 1024)
     # In a process that did nothing else: this one keeps what earlier tests freed, and grows less.
-    measured = run_child("measure_peak", os.environ, program=program._asdict())
+    measured = run_child("tasks.speed.requests:measure_peak", os.environ, program=program.to_json())
     planned = planned_bytes(compile_step(program))
     if measured is None:
         pytest.skip("this kernel does not tell a process's peak")
@@ -74,7 +82,7 @@ def test_measured_memory_is_near_what_is_planned() -> None:
 
 def test_the_largest_batch_is_the_last_power_of_two_that_fits() -> None:
     cap = 16 * 2**20
-    size = largest_batch_size("small", "vmap", "whole", cap_bytes=cap)
+    size = largest_batch_size(SMALL, "vmap", "whole", cap_bytes=cap)
     fits, too_large = (planned_bytes(compile_step(small_program("vmap", n))) for n in (size, 2 * size))
     assert fits <= cap < too_large
 
@@ -97,7 +105,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
     methods = [*((method, False) for method in METHODS), ("two_pass_ghost", True), ("one_pass_ghost", True)]
     assert sorted(kinds) == sorted((size, *method) for size in (32, 128) for method in methods)
     for row in rows:
-        assert row["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(WORKLOADS["small"])))
+        assert row["parameters"] == parameter_count(SMALL)
         assert row["steps_per_second"] >= row["median_steps_per_second"] > 0
         assert row["peak_memory_bytes"] > 4 * row["parameters"]
     memory = {kind: row["peak_memory_bytes"] for kind, row in zip(kinds, rows, strict=True)}

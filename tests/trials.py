@@ -56,12 +56,16 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "epsilon": 8.0,
         "target_delta": 1 / prepared.splits["train"]["rows"],
         "sampler": "poisson",
+        "accountant": "tightest",
         "noise_multiplier": 1.0,
         "l2_clip_norm": 1.0,
         "clipping": "fixed",
         "clip_quantile": None,
         "microbatch_size": 1,
         "sensitivity": None,
+        "response": None,
+        "debias": None,
+        "largest_count": None,
         "optimizer": "sgd",
         "learning_rate": 0.1,
         "momentum": 0.9,
@@ -80,5 +84,5 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
 
 
 def without_privacy(prepared: Prepared, **changes: Any) -> Trial:
-    none = {"epsilon": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
+    none = {"epsilon": None, "accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
     return make_trial(prepared, mechanism="non_private", **none, **changes)

@@ -6,22 +6,23 @@ import functools
 import gc
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from benchmarks.programs import (
+from tasks.speed.programs import (
     Form,
     MethodName,
     Program,
     compile_step,
     hyperparameters,
     initial_state,
+    make_program,
     planned_bytes,
-    programs_for,
 )
-from benchmarks.workloads import WORKLOADS
+from tasks.speed.workloads import Workload
 
 _STEPS = 3
 
@@ -34,7 +35,7 @@ def measure_peak(program: Program) -> int | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    workload = WORKLOADS[program.workload]
+    workload = program.workload
     compiled = compile_step(program)
     make_state = jax.jit(lambda: initial_state(workload)).lower().compile()
     key, numbers = jax.random.key(0), hyperparameters(program.batch_size)
@@ -53,18 +54,24 @@ def measure_peak(program: Program) -> int | None:
 
 
 def largest_batch_size(
-    workload: str, method: MethodName, form: Form, *, cap_bytes: int, physical_batch_size: int | None = None
+    workload: Workload,
+    method: MethodName,
+    form: Form,
+    *,
+    cap_bytes: int,
+    physical_batch_size: int | None = None,
+    known_sizes: Sequence[int] = (),
 ) -> int:
     """The largest power of two for which XLA plans at most ``cap_bytes`` for a step without noise.
 
-    Found by compiling alone. 0 if not even a batch of one example fits.
+    Found by compiling alone. 0 if not even a batch of one example fits. ``known_sizes`` are two batch sizes whose
+    programs are in JAX's compilation cache; they spare time, and do not change the result.
     """
 
     def program(batch_size: int) -> Program:
-        forms = programs_for(
-            workload, method, noise=False, batch_size=batch_size, physical_batch_size=physical_batch_size
+        return make_program(
+            workload, method, form, noise=False, batch_size=batch_size, physical_batch_size=physical_batch_size
         )
-        return next(program for program in forms if program.form == form)
 
     @functools.cache
     def planned(batch_size: int) -> int:
@@ -73,8 +80,9 @@ def largest_batch_size(
     # What is planned grows linearly, with physical batches from several of them on: two sizes tell
     # about where the cap is, which spares compiling most of the powers in between.
     unit = 64 if form == "whole" else 8 * program(2**20).rows
-    bytes_a_row = max((planned(8 * unit) - planned(unit)) / (7 * unit), 1e-9)
-    estimate = unit + (cap_bytes - planned(unit)) / bytes_a_row
+    small, large = known_sizes or (unit, 8 * unit)
+    bytes_a_row = max((planned(large) - planned(small)) / (large - small), 1e-9)
+    estimate = small + (cap_bytes - planned(small)) / bytes_a_row
     size = 2 ** int(math.log2(max(estimate, 1)))
     while size and planned(size) > cap_bytes:
         size //= 2

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks.programs import Program, compile_step, hyperparameters, initial_state, planned_bytes
-from benchmarks.workloads import WORKLOADS
 from dp_core.memory import available_memory, keep_freed_memory
 from tasks.progress import Ticker, say
+from tasks.speed.programs import Program, compile_step, hyperparameters, initial_state, planned_bytes
 
 # In a round each program has up to so many turns of about so many seconds, or one step if that is
 # longer. Short turns find the quiet moments of a busy machine.
@@ -30,24 +29,32 @@ _AGREEMENT = 1e-4
 class Timing(NamedTuple):
     """A program's steps per second at best and in the middle of its turns, and the bytes that XLA planned for it.
 
-    A program that does not fit into memory has no speed.
+    ``steps_per_second_of_rounds`` is each round's mean. A program that does not fit into memory has no speed.
     """
 
     program: Program
     steps_per_second: float | None
     median_steps_per_second: float | None
     planned_bytes: int
+    steps_per_second_of_rounds: list[float]
 
 
-def time_programs(programs: Sequence[Program], *, rounds: int) -> list[Timing]:
-    """Each program's best over the rounds. One that does not fit into memory is compiled and not run."""
+def time_programs(
+    programs: Sequence[Program], *, rounds: int, until_settled: bool = True, cap_bytes: int | None = None
+) -> list[Timing]:
+    """Each program's best over the rounds. One that does not fit into memory is compiled and not run.
+
+    With ``cap_bytes`` a program for which XLA plans more does not fit either. Unless ``until_settled``, a
+    busy machine is given no more rounds than others, so that all means are over equally many.
+    """
     keep_freed_memory()
     runners, planned = {}, {}
     for program in programs:
         say(f"batch size {program.batch_size:,}: compiling {program.label}")
         compiled = compile_step(program)
         planned[program] = planned_bytes(compiled)
-        if planned[program] <= _MEMORY_SHARE * available_memory():
+        room = _MEMORY_SHARE * available_memory()
+        if planned[program] <= (room if cap_bytes is None else min(room, cap_bytes)):
             runners[program] = _Runner(program, compiled)
     _check_agreement(runners)
     # Gigabytes of temporaries are still being given back when the next program runs already, so vmap
@@ -55,16 +62,19 @@ def time_programs(programs: Sequence[Program], *, rounds: int) -> list[Timing]:
     in_turns = [runner for program, runner in runners.items() if program.method != "vmap"]
     alone = [runner for program, runner in runners.items() if program.method == "vmap"]
     for group in filter(None, (in_turns, alone)):
-        _time_group(group, rounds)
+        _time_group(group, rounds, (_MOST_ROUNDS if until_settled else 1) * rounds)
     best = {program: 1 / min(runner.seconds) for program, runner in runners.items()}
     median = {program: 1 / statistics.median(runner.seconds) for program, runner in runners.items()}
-    return [Timing(program, best.get(program), median.get(program), planned[program]) for program in programs]
+    by_round = {program: [1 / seconds for seconds in runner.rounds] for program, runner in runners.items()}
+    return [
+        Timing(program, best.get(program), median.get(program), planned[program], by_round.get(program, []))
+        for program in programs
+    ]
 
 
-def _time_group(group: Sequence[_Runner], rounds: int) -> None:
-    """At least ``rounds`` rounds, and more on a busy machine, until no program's best is a stroke of luck."""
+def _time_group(group: Sequence[_Runner], rounds: int, most: int) -> None:
+    """At least ``rounds`` rounds, and up to ``most`` on a busy machine, until no best is a stroke of luck."""
     say(f"timing {len(group)} programs in {rounds} rounds")
-    most = _MOST_ROUNDS * rounds
     ticker = Ticker("timing", rounds, "rounds")
     for round_number in range(most):
         if round_number >= rounds and all(runner.is_settled() for runner in group):
@@ -77,13 +87,15 @@ def _time_group(group: Sequence[_Runner], rounds: int) -> None:
             for runner in group:
                 if turn < runner.turns:
                     runner.time_turn()
+        for runner in group:
+            runner.end_round()
 
 
 class _Runner:
     """A compiled step with its arrays. It has run once when it is made."""
 
     def __init__(self, program: Program, compiled: Any) -> None:
-        workload = WORKLOADS[program.workload]
+        workload = program.workload
         self._compiled = compiled
         self._state = jax.jit(lambda: initial_state(workload))()
         batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
@@ -99,10 +111,15 @@ class _Runner:
         seconds = self._run(1)
         self._steps = max(1, round(_TURN_SECONDS / seconds))
         self.turns = min(_TURNS, max(1, round(_TURNS * _TURN_SECONDS / seconds)))
+        # A step's, in each turn and by the mean of each round.
         self.seconds: list[float] = []
+        self.rounds: list[float] = []
 
     def time_turn(self) -> None:
         self.seconds.append(self._run(self._steps) / self._steps)
+
+    def end_round(self) -> None:
+        self.rounds.append(statistics.fmean(self.seconds[-self.turns :]))
 
     def is_settled(self) -> bool:
         """Whether the best turn is one of several that were about as good."""

@@ -6,14 +6,13 @@ gradients, and in whether noise is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks.workloads import WORKLOADS, Workload
 from dp_core import training, two_pass
 from dp_core.clipping import GradientSum, zero_sum
 from dp_core.layers import INITIAL_SCALES
@@ -25,9 +24,9 @@ from dp_core.physical_batches import PhysicalShape, physical_shape
 from dp_core.signals import Batch
 from dp_core.training import Hyperparameters, Method, TrainState, as_traced
 from dp_core.updates import UpdateRule, dense_update
+from tasks.speed.workloads import Workload, workload_from_json
 
-TASK, OPTIMIZER, MOMENTUM = "pctr", "sgd", 0.9
-_EXAMPLE_LOSS = OBJECTIVES[TASK].example_loss
+OPTIMIZER, MOMENTUM = "sgd", 0.9
 
 MethodName = Literal["non_private", "vmap", "two_pass_ghost", "one_pass_ghost"]
 # "whole": the batch at once, as one would write it without a trainer. "pieces": in physical batches.
@@ -38,7 +37,7 @@ Step = Callable[[TrainState, Batch, jax.Array, jax.Array, Hyperparameters], tupl
 class Program(NamedTuple):
     """A step that is measured: ``pieces`` physical batches of ``rows`` rows hold its batch."""
 
-    workload: str
+    workload: Workload
     method: MethodName
     noise: bool
     form: Form
@@ -51,9 +50,17 @@ class Program(NamedTuple):
         cut = f", {self.pieces} × {self.rows:,}" if self.form == "pieces" else ""
         return f"{self.method}{' with noise' if self.noise else ''}{cut}"
 
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "workload": self.workload.to_json()}
+
+
+def program_from_json(described: Mapping[str, Any]) -> Program:
+    """What ``to_json`` described."""
+    return Program(**{**described, "workload": workload_from_json(described["workload"])})
+
 
 def programs_for(
-    workload: str, method: MethodName, *, noise: bool, batch_size: int, physical_batch_size: int | None = None
+    workload: Workload, method: MethodName, *, noise: bool, batch_size: int, physical_batch_size: int | None = None
 ) -> list[Program]:
     """The forms in which a method is tried, of which the faster one is reported.
 
@@ -62,10 +69,28 @@ def programs_for(
     and as a plain framework step over the whole batch, so that ratios are to the better of the two.
     ``vmap`` is the naive program, which takes the batch whole.
     """
-    whole = Program(workload, method, noise, "whole", batch_size, 1, batch_size)
-    shape = trainer_shape(WORKLOADS[workload], batch_size, physical_batch_size)
-    pieces = Program(workload, method, noise, "pieces", batch_size, *shape)
-    return {"vmap": [whole], "non_private": [whole, pieces]}.get(method, [pieces])
+    forms: dict[str, tuple[Form, ...]] = {"vmap": ("whole",), "non_private": ("whole", "pieces")}
+    return [
+        make_program(
+            workload, method, form, noise=noise, batch_size=batch_size, physical_batch_size=physical_batch_size
+        )
+        for form in forms.get(method, ("pieces",))
+    ]
+
+
+def make_program(
+    workload: Workload,
+    method: MethodName,
+    form: Form,
+    *,
+    noise: bool,
+    batch_size: int,
+    physical_batch_size: int | None = None,
+) -> Program:
+    """A method in any form, also in one that is not what it is reported in."""
+    whole = PhysicalShape(1, batch_size)
+    shape = whole if form == "whole" else trainer_shape(workload, batch_size, physical_batch_size)
+    return Program(workload, method, noise, form, batch_size, *shape)
 
 
 def trainer_shape(workload: Workload, batch_size: int, physical_batch_size: int | None) -> PhysicalShape:
@@ -73,6 +98,10 @@ def trainer_shape(workload: Workload, batch_size: int, physical_batch_size: int 
     columns = {"integers": workload.integers, "categoricals": workload.categoricals}
     rows = physical_batch_size or rows_at_once(workload.model, parameter_shapes(workload), **columns)
     return physical_shape(batch_size, largest_rows=rows)
+
+
+def parameter_count(workload: Workload) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(workload)))
 
 
 def parameter_shapes(workload: Workload) -> Any:
@@ -103,10 +132,10 @@ def hyperparameters(batch_size: int) -> Hyperparameters:
 
 def make_step(program: Program) -> Step:
     """The step as a pure function of (state, batches, number of pieces, key, numbers)."""
-    private = program.method != "non_private"
-    method = Method(WORKLOADS[program.workload].model, TASK, OPTIMIZER, MOMENTUM, private)
+    private, workload = program.method != "non_private", program.workload
+    method = Method(workload.model, workload.task, OPTIMIZER, MOMENTUM, private)
     update = _update_rule(noise=program.noise)
-    if program.form == "pieces" and program.method in ("non_private", "one_pass_ghost"):
+    if program.method == "one_pass_ghost" or (program.method, program.form) == ("non_private", "pieces"):
         return partial(training._step, method, update)
 
     add: dict[str, Callable[..., GradientSum]] = {
@@ -114,7 +143,7 @@ def make_step(program: Program) -> Step:
         "vmap": _add_by_vmap,
         "two_pass_ghost": two_pass.add_clipped_gradients,
     }
-    add_batch = add[program.method]
+    add_batch, example_loss = add[program.method], OBJECTIVES[workload.task].example_loss
 
     def step(
         state: TrainState, batches: Batch, pieces: jax.Array, key: jax.Array, hyper: Hyperparameters
@@ -122,7 +151,7 @@ def make_step(program: Program) -> Step:
         def add_piece(index: Any, total: GradientSum) -> GradientSum:
             piece = jax.tree.map(lambda leaf: leaf[index], batches)
             clip = {"l2_clip_norm": state.l2_clip_norm} if private else {}
-            return add_batch(total, method.model, state.params, piece, _EXAMPLE_LOSS, **clip)
+            return add_batch(total, method.model, state.params, piece, example_loss, **clip)
 
         total = zero_sum(state.params)
         summed = add_piece(0, total) if program.pieces == 1 else jax.lax.fori_loop(0, pieces, add_piece, total)
@@ -134,7 +163,7 @@ def make_step(program: Program) -> Step:
 
 def compile_step(program: Program) -> Any:
     """The compiled step, which gives up its state's memory for the new state. Nothing is allocated."""
-    workload = WORKLOADS[program.workload]
+    workload = program.workload
     key = jax.eval_shape(lambda: jax.random.key(0))
     arguments = (
         jax.eval_shape(partial(initial_state, workload)),

@@ -1,0 +1,68 @@
+"""Table 2: a small clip norm biases gradients, a large one drowns them in noise; which is worse depends on ε."""
+
+from __future__ import annotations
+
+from tasks.document import Finding
+from tasks.exhibits.common import (
+    Exhibit,
+    Sweep,
+    best_of,
+    judged,
+    paper_table,
+    score,
+    score_figure,
+    score_series,
+    score_table,
+    score_text,
+    worse_by,
+)
+
+
+def exhibit(sweep: Sweep) -> Exhibit:
+    task = sweep.tasks[0]
+    arms = sweep.arms(task)
+    low, high = sweep.epsilons[0], sweep.epsilons[-1]
+    best_low, best_high = (best_of(sweep.at(task, epsilon)) for epsilon in (low, high))
+    title = "AUC by clip norm C and privacy budget ε"
+    return Exhibit(
+        headline=f"At ε = {low:g} the best clip norm is {best_low.trial.l2_clip_norm:g} (AUC "
+        f"{score(task, best_low.loss):.4f}), at ε = {high:g} it is {best_high.trial.l2_clip_norm:g} (AUC "
+        f"{score(task, best_high.loss):.4f}).",
+        figures=[
+            score_figure(
+                sweep,
+                task,
+                [score_series(sweep, task, arm) for arm in arms],
+                title=title,
+                caption="A large clip norm needs a large budget. Error bars: one standard deviation over seeds.",
+                name="figure",
+            )
+        ],
+        tables=[
+            score_table(sweep, task, title=title),
+            *paper_table(sweep.pipeline, title="The paper's Table 2 (AUC)", row="ε", format_value="{:.4f}".format),
+        ],
+        findings=_findings(sweep),
+    )
+
+
+def _findings(sweep: Sweep) -> list[Finding]:
+    task = sweep.tasks[0]
+    arms = sorted(sweep.arms(task), key=lambda arm: arm.value("l2_clip_norm"))
+    low, high = sweep.epsilons[0], sweep.epsilons[-1]
+    large = [sweep.get(task, arms[-1], epsilon) for epsilon in (low, high)]
+    # Against the best of the others at the same budget.
+    others = [best_of([r for r in sweep.at(task, epsilon) if r.arm != arms[-1]]) for epsilon in (low, high)]
+    assert large[0] is not None
+    assert large[1] is not None
+    at_low, at_high = worse_by(large[0], others[0]), worse_by(large[1], others[1])
+    text = f"AUC {score_text(large[0])} with {arms[-1].label}, {score_text(others[0])} with {others[0].arm.label}"
+    gaps = f"{sum(at_low) / len(at_low):.4f} at ε = {low:g}, {sum(at_high) / len(at_high):.4f} at ε = {high:g}"
+    return [
+        judged(f"At ε = {low:g} a large clip norm is worse than a small one", at_low, text),
+        judged(
+            f"At ε = {high:g} that gap is smaller",
+            [one - other for one, other in zip(at_low, at_high, strict=True)],
+            f"the large clip norm's AUC is lower by {gaps}",
+        ),
+    ]

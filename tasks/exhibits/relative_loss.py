@@ -1,0 +1,118 @@
+"""Table 1: how much larger the loss is at each privacy budget than without privacy."""
+
+from __future__ import annotations
+
+from statistics import stdev
+
+from tasks.descriptions import TaskName
+from tasks.document import Cell, Figure, Finding, Table
+from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, worse_by
+from tasks.results import Result
+from tasks.svg_plots import Point, Series, line_chart
+
+
+def relative_percent(result: Result, baseline: Result) -> tuple[float, float]:
+    """(L_ε − L_∞)/L_∞ in percent: its mean and standard deviation over seeds, the baseline's mean loss being given."""
+    return 100 * (result.loss - baseline.loss) / abs(baseline.loss), 100 * result.spread / abs(baseline.loss)
+
+
+def exhibit(sweep: Sweep) -> Exhibit:
+    results = {(r.task, r.epsilon): r for r in sweep.results}
+    rows, records = [], []
+    for epsilon in sweep.epsilons:
+        cells = [Cell(f"{epsilon:g}", epsilon)]
+        for task in sweep.tasks:
+            result = results.get((task, epsilon))
+            cells.append(_cell(result, sweep.baseline(task)) if result else Cell("–"))
+            theirs = sweep.pipeline.paper.get(task, {}).get(epsilon)
+            cells.append(Cell("–") if theirs is None else Cell(f"{theirs:.2f}", theirs))
+        rows.append(cells)
+    for result in sweep.results:
+        mean, spread = relative_percent(result, sweep.baseline(result.task))
+        records.append(
+            {
+                "task": result.task,
+                "epsilon": result.trial.epsilon_label,
+                "loss_mean": result.loss,
+                "loss_std": result.spread,
+                "relative_loss_percent_mean": mean,
+                "relative_loss_percent_std": spread,
+                "seeds": len(result.losses),
+            }
+        )
+    seeds = len(sweep.results[0].losses)
+    columns = ["ε", *(f"{TASK_TITLES[task]} {what}" for task in sweep.tasks for what in ("ours", "paper"))]
+    caption = (
+        f"(L_ε − L_∞)/L_∞ on the test split, in percent: mean ± standard deviation over {seeds} "
+        f"seed{'s' if seeds > 1 else ''}; δ = 1/N. “paper” is the paper's Table 1, on other data."
+    )
+    table = Table("table", "Relative loss increment (%)", columns, rows, caption, records)
+    return Exhibit(
+        headline=_headline(sweep, results),
+        figures=[_figure(sweep, results)],
+        tables=[table],
+        findings=[_falls(sweep, task, results) for task in sweep.tasks],
+        notes=[note for task in sweep.tasks for note in _ceiling(sweep, task)],
+    )
+
+
+def _cell(result: Result, baseline: Result) -> Cell:
+    mean, spread = relative_percent(result, baseline)
+    return Cell(f"{mean:.2f} ± {spread:.2f}", mean, f"test loss {result.loss:.4f}; {result.trial.label()}")
+
+
+def _headline(sweep: Sweep, results: dict[tuple[TaskName, float | None], Result]) -> str:
+    low, high = sweep.epsilons[0], sweep.epsilons[-1]
+    parts = []
+    for task in sweep.tasks:
+        ends = [relative_percent(results[task, epsilon], sweep.baseline(task))[0] for epsilon in (low, high)]
+        parts.append(f"{TASK_TITLES[task]} {ends[0]:.1f} % to {ends[1]:.1f} %")
+    return f"Relative loss from ε = {low:g} to {high:g}: {', '.join(parts)}."
+
+
+def _figure(sweep: Sweep, results: dict[tuple[TaskName, float | None], Result]) -> Figure:
+    series = []
+    for task in sweep.tasks:
+        points = []
+        for epsilon in sweep.epsilons:
+            if (task, epsilon) in results:
+                mean, spread = relative_percent(results[task, epsilon], sweep.baseline(task))
+                points.append(Point(epsilon, mean, spread, f"{TASK_TITLES[task]}, ε = {epsilon:g}: {mean:.2f} %"))
+        series.append(Series(TASK_TITLES[task], points))
+    svg = line_chart(
+        series,
+        title="Relative loss increment by privacy budget",
+        x_label="privacy budget ε",
+        y_label="relative loss increment (%)",
+        x_ticks=epsilon_ticks(sweep.epsilons),
+        log_x=True,
+        height=300,
+    )
+    return Figure("figure", "Relative loss increment by privacy budget", svg, "Error bars: one standard deviation.")
+
+
+def _falls(sweep: Sweep, task: TaskName, results: dict[tuple[TaskName, float | None], Result]) -> Finding:
+    low, high = sweep.epsilons[0], sweep.epsilons[-1]
+    most, least = results[task, low], results[task, high]
+    claim = f"{TASK_TITLES[task]}: a larger budget loses less (ε = {high:g} against {low:g})"
+    return judged(
+        claim, worse_by(most, least), f"test loss {most.loss:.4f} at ε = {low:g}, {least.loss:.4f} at {high:g}"
+    )
+
+
+def _ceiling(sweep: Sweep, task: TaskName) -> list[str]:
+    """How far the baseline is on the way to the best that the planted model allows."""
+    planted, baseline = sweep.ceilings.get(task), sweep.baseline(task)
+    if planted is None:
+        return []
+    if "auc" in planted:
+        share = (1 - baseline.loss - 0.5) / (planted["auc"] - 0.5)
+        return [
+            f"{TASK_TITLES[task]}: the planted model's AUC is {planted['auc']:.4f}; the non-private model goes "
+            f"{100 * share:.1f} % of the way there from 0.5."
+        ]
+    spread = f" ± {stdev(baseline.losses):.4f}" if len(baseline.losses) > 1 else ""
+    return [
+        f"{TASK_TITLES[task]}: the planted model's loss is {planted['poisson_log_loss']:.4f}, the non-private model's "
+        f"{baseline.loss:.4f}{spread}."
+    ]

@@ -1,0 +1,1 @@
+"""How fast training steps are and what memory they take: measured in processes of their own."""

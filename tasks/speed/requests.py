@@ -1,0 +1,57 @@
+"""What children are asked for: measurements with JSON in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask.system
+import jax
+
+from tasks.speed import memory
+from tasks.speed.programs import Form, MethodName, parameter_count, program_from_json, programs_for
+from tasks.speed.timing import time_programs
+from tasks.speed.workloads import workload_from_json
+
+
+def time_steps(
+    *,
+    workload: Mapping[str, Any],
+    steps: Sequence[tuple[MethodName, bool]],
+    batch_size: int,
+    physical_batch_size: int | None,
+    uncut_baseline: bool = True,
+    **how: Any,
+) -> dict[str, Any]:
+    """Times each method with noise or without, in all its forms; ``how`` is for ``time_programs``.
+
+    Unless ``uncut_baseline``, non-private training is tried through the trainer only where that cuts the batch: of
+    a batch that it takes whole, a plain step tells as much.
+    """
+    made = workload_from_json(workload)
+    programs = [
+        program
+        for method, noise in steps
+        for program in programs_for(
+            made, method, noise=noise, batch_size=batch_size, physical_batch_size=physical_batch_size
+        )
+        if uncut_baseline or (program.method, program.form, program.pieces) != ("non_private", "pieces", 1)
+    ]
+    timings = time_programs(programs, **how)
+    return {
+        "parameters": parameter_count(made),
+        "timings": [{**timing._asdict(), "program": timing.program.to_json()} for timing in timings],
+    }
+
+
+def measure_peak(*, program: Mapping[str, Any]) -> int | None:
+    return memory.measure_peak(program_from_json(program))
+
+
+def largest_batch_size(*, workload: Mapping[str, Any], method: MethodName, form: Form, **limits: Any) -> int:
+    return memory.largest_batch_size(workload_from_json(workload), method, form, **limits)
+
+
+def describe_machine() -> dict[str, Any]:
+    """What a measurement is a measurement of."""
+    return {"device": jax.devices()[0].device_kind, "cpus": dask.system.CPU_COUNT, "jax": jax.__version__}

@@ -1,0 +1,99 @@
+"""A small report of every kind of content, and a parser of pages that is strict where browsers are not."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+from tasks.document import Cell, Document, Figure, Finding, Table
+from tasks.svg_plots import Level, Point, Series, line_chart
+
+HOSTILE = "<script>alert(1)</script> \"q\" 's' a|b & `c` *d*\n# e [f](javascript:g) \x00\x1b[31m \ud800 ε"
+SHOWN = " ".join(HOSTILE.split()).replace("\x00", "\ufffd").replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")
+VOID = ("meta", "br", "link")
+
+
+def make_figure(text: str = "AUC loss", name: str = "curves") -> Figure:
+    lines = [Series(f"{text} {k}", [Point(x, 0.3 + 0.01 * k / x, 0.001) for x in (1, 2, 4)]) for k in range(2)]
+    svg = line_chart(lines, title=text, x_label=text, y_label=text, levels=[Level(0.3, text)])
+    return Figure(name, text, svg, text)
+
+
+def make_table(text: str = "pcvr", name: str = "auc") -> Table:
+    rows = [
+        [
+            Cell("∞", sort=float("inf")),
+            Cell("0.2412 ± 0.0012", 0.2412, note=f"{text}\nseeds: 3", strong=True),
+            Cell(text),
+        ],
+        [Cell("1"), Cell("–"), Cell(text, link="http://127.0.0.1:5000/#/runs/1")],
+        [Cell("0.5"), Cell("0.2600", note=text, link=f"javascript:{text}"), Cell("< 3", link=text)],
+    ]
+    records = [
+        {"epsilon": float("inf"), "loss": 0.241234567891, "task": text},
+        {"epsilon": 1, "loss": None, "task": ""},
+    ]
+    return Table(name, text, ["ε", "loss", text], rows, text, records)
+
+
+def make_document(text: str = "words", **changes: Any) -> Document:
+    """Every text in it is ``text``."""
+    values: dict[str, Any] = {
+        **dict.fromkeys(("pipeline", "profile", "run", "title", "shows", "headline", "finished", "command"), text),
+        "figures": [make_figure(text)],
+        "tables": [make_table(text)],
+        "findings": [Finding(text, "shown", text), Finding(text, "within noise", text), Finding(text, "shown", text)],
+        "notes": [text, text],
+        "details": [make_table(text, "trials")._replace(records=())],
+        "cards": {text: f"<!DOCTYPE html>\n<p title='a \"b\"'>card &amp; {text}</p>\n"},
+        "provenance": {text: text},
+        "mlflow_link": f"http://127.0.0.1:5000/#/runs/{text}",
+    }
+    return Document(**{**values, **changes})
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and collects them, the text, and tables by their ids."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.script = self.text = ""
+        self._rows: list[list[str]] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+        ids = [found["id"] for _, found in self.tags if "id" in found]
+        assert len(set(ids)) == len(ids)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        assert len(found) == len(attrs)
+        self.tags.append((tag, found))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self._rows = self.tables[found.get("id") or ""] = []
+        if tag == "tr":
+            self._rows.append([])
+        if tag in ("td", "th"):
+            self._rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.script += data
+        elif "style" not in self.open:
+            self.text += data
+            if {"td", "th"} & set(self.open):
+                self._rows[-1][-1] += data

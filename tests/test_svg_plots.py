@@ -1,0 +1,158 @@
+"""Plots of many series, on logarithmic axes, with levels, and as files of their own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import xml.etree.ElementTree as ET
+from typing import NamedTuple
+
+import pytest
+
+from tasks.svg_axes import log_ticks, number_text
+from tasks.svg_plots import Level, Point, Series, line_chart, standalone
+
+EM = 12
+STEPS = [2.0**power for power in range(10)]
+
+
+def many(count: int = 15, highlight: int | None = 0) -> list[Series]:
+    return [
+        Series(
+            f"ε = {number}, batch 1,024",
+            [Point(step, 0.3 + 0.02 * number / step, 0.001) for step in STEPS],
+            highlight=number == highlight,
+        )
+        for number in range(count)
+    ]
+
+
+def chart(series: list[Series], **options: object) -> ET.Element:
+    labels = {"title": "t", "x_label": "steps", "y_label": "loss"}
+    return ET.fromstring(line_chart(series, **{**labels, **options}))  # type: ignore[arg-type]
+
+
+class Box(NamedTuple):
+    left: float
+    right: float
+    top: float
+    bottom: float
+    text: str
+
+
+def boxes(root: ET.Element) -> list[Box]:
+    """Where the texts are that are not turned, if letters are as wide as those of DejaVu Sans on average."""
+    found = []
+    for text in root.iter("text"):
+        if text.get("transform"):
+            continue
+        words = text.text or ""
+        width, x, y = 0.58 * EM * len(words), float(text.get("x", "")), float(text.get("y", ""))
+        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor", "start")]
+        found.append(Box(left, left + width, y - 0.75 * EM, y + 0.2 * EM, words))
+    return found
+
+
+@pytest.mark.parametrize(("log_x", "log_y"), list(itertools.product((False, True), repeat=2)))
+def test_no_text_is_on_another_or_outside_with_fifteen_series(log_x: bool, log_y: bool) -> None:
+    x_ticks = {step: f"{step:,.0f} steps" for step in STEPS}
+    levels = [Level(0.3, "non-private: 0.3000"), Level(0.302, "the paper's")]
+    root = chart(many(), log_x=log_x, log_y=log_y, x_ticks=x_ticks, levels=levels)
+    _, _, width, height = map(float, str(root.get("viewBox")).split())
+    found = boxes(root)
+    assert {f"ε = {number}, batch 1,024" for number in range(15)} <= {box.text for box in found}
+    for box in found:
+        assert box.left >= 0
+        assert box.right <= width
+        assert 0 <= box.top < box.bottom <= height
+    for one, other in itertools.combinations(found, 2):
+        apart = one.right <= other.left or other.right <= one.left or one.bottom <= other.top or other.bottom <= one.top
+        assert apart, (one.text, other.text)
+
+
+def test_a_legend_of_many_rows_does_not_take_from_the_plot() -> None:
+    def frame(root: ET.Element) -> float:
+        """The length of the vertical axis."""
+        lines = [line for line in root.findall("line") if line.get("x1") == line.get("x2")]
+        return max(abs(float(line.get("y2", "")) - float(line.get("y1", ""))) for line in lines)
+
+    assert frame(chart(many(2))) == pytest.approx(frame(chart(many(15))))
+    long = chart([Series("x" * 300, [Point(0, 1)]), Series("y", [Point(0, 2)])])
+    assert max(box.right for box in boxes(long)) <= 520
+
+
+@pytest.mark.parametrize("highlight", [None, 0, 7])
+def test_fifteen_series_differ_without_colours(highlight: int | None) -> None:
+    root = chart(many(highlight=highlight))
+    # The legend comes last: a piece of line and a marker for each name.
+    lines, markers = root.findall("polyline")[-15:], root.findall("path")[-15:]
+    looks = [(line.get("stroke-dasharray"), mark.get("d")) for line, mark in zip(lines, markers, strict=True)]
+    assert len(set(looks)) == 15
+    widths = [float(line.get("stroke-width", "")) for line in lines]
+    if highlight is None:
+        assert len(set(widths)) == 1
+    else:
+        assert widths.index(max(widths)) == highlight
+        assert sorted(widths)[-1] >= 2 * sorted(widths)[-2]
+        assert [line.get("stroke") for line in lines].count("#000000") == 1
+        # It is drawn in front of the other lines, which are before the legend.
+        assert root.findall("polyline")[14].get("stroke") == "#000000"
+
+
+def test_few_series_are_solid_unless_they_are_to_be_dashed() -> None:
+    lines = [Series("ours", [Point(0, 1), Point(1, 2)]), Series("paper", [Point(0, 2), Point(1, 3)], dashed=True)]
+    ours, paper = chart(lines).findall("polyline")[:2]
+    assert ours.get("stroke-dasharray") is None
+    assert paper.get("stroke-dasharray")
+
+
+def test_equal_factors_are_equal_lengths_on_a_logarithmic_axis() -> None:
+    root = chart([Series("a", [Point(k, 10.0**-k, 0.5 * 10.0**-k) for k in range(4)])], log_y=True)
+    places = [tuple(map(float, pair.split(","))) for pair in str(root.findall("polyline")[0].get("points")).split()]
+    steps = [after[1] - before[1] for before, after in itertools.pairwise(places)]
+    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)
+    assert {"0.001", "0.01", "0.1", "1"} <= {box.text for box in boxes(root)}
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_a_line_is_broken_where_a_value_has_no_place(bad: float) -> None:
+    points = [Point(1, 1.0, 2.0), Point(2, bad), Point(3, 4.0, math.nan)]
+    root = chart([Series("a", points)], log_y=True, levels=[Level(-1, "nowhere"), Level(2, "two")])
+    assert [str(line.get("points")).count(",") for line in root.findall("polyline")] == [1, 1]
+    assert "nan" not in ET.tostring(root, "unicode")
+    bottom = max(float(line.get("y2", "")) for line in root.findall("line") if line.get("stroke") == "#d9d9d9")
+    (error,) = [line for line in root.findall("line") if line.get("stroke") == "#0072B2"]
+    assert float(error.get("y1", "")) >= bottom - 1
+    with pytest.raises(ValueError, match="needs a point"):
+        chart([Series("a", [Point(1, bad)])], log_y=True)
+
+
+def test_a_level_is_in_the_plot_with_its_words() -> None:
+    root = chart([Series("a", [Point(0, 1.0), Point(1, 1.1)])], levels=[Level(3.0, "far & above")])
+    (line,) = [line for line in root.findall("line") if line.get("stroke-dasharray")]
+    assert line.get("y1") == line.get("y2")
+    (box,) = [box for box in boxes(root) if box.text == "far & above"]
+    assert abs((box.top + box.bottom) / 2 - float(line.get("y1", ""))) < 20
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-9, 1), (0.5, 10), (0.21, 0.29), (3, 4e5), (1e-120, 1e120), (0.9, 1.1)])
+def test_logarithmic_ticks_are_inside_and_not_many(low: float, high: float) -> None:
+    found = log_ticks(low, high)
+    assert 2 <= len(found) <= 8
+    assert low <= found[0]
+    assert found[-1] <= high
+    assert found == sorted(set(found))
+    assert len({number_text(tick) for tick in found}) == len(found)
+
+
+def test_a_plot_as_a_file() -> None:
+    svg = line_chart(many(3), title='a > "b" & <c>', x_label="x", y_label="y")
+    root = ET.fromstring(standalone(svg))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert (root.get("width"), root.get("height")) == tuple(str(root.get("viewBox")).split()[2:])
+    assert root.get("aria-label") == 'a > "b" & <c>'
+    assert root[0].tag.endswith("rect")
+    assert (root[0].get("fill"), root[0].get("width")) == ("#ffffff", root.get("width"))
+    assert len(root) == 1 + len(ET.fromstring(svg))
+    with pytest.raises(ValueError, match="viewBox"):
+        standalone("<svg></svg>")
