@@ -121,15 +121,17 @@ def _costs(weights: np.ndarray, number: int, epsilon: float) -> tuple[np.ndarray
     """
     response = RandomizedResponse(tuple(map(float, range(number))), epsilon)
     p, q = response.keep_probability, response.other_probability
-    labels = np.arange(len(weights))
+    # About the mean of all labels: where nearly all are alike, little would be left of the digits otherwise.
+    mean = float(weights @ np.arange(len(weights)))
+    labels = np.arange(len(weights)) - mean
     moments = []
     for power in range(3):
-        below = np.concatenate([[0.0], np.cumsum(weights * labels.astype(np.float64) ** power)])
+        below = np.concatenate([[0.0], np.cumsum(weights * labels**power)])
         moments.append(q * below[-1] + (p - q) * (below[None, :] - below[:, None]))
     mass, first, second = moments
     possible = np.arange(len(weights) + 1)[:, None] < np.arange(len(weights) + 1)
     values = np.divide(first, mass, out=np.zeros_like(first), where=possible)
-    return np.where(possible, second - first * values, np.inf), values
+    return np.where(possible, second - first * values, np.inf), mean + values
 
 
 def _cheapest_cuts(costs: np.ndarray, number: int) -> tuple[float, tuple[int, ...]]:

@@ -45,6 +45,7 @@ td span[title] { text-decoration: underline dotted #767676; text-underline-offse
   cursor: pointer } .copy:hover { background: #f4f7fa } .note-line:empty { display: none }
 figure { margin: 1rem 0; max-width: 45rem; break-inside: avoid } svg { display: block; height: auto }
 .plots { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)) }
+.tables { display: flex; flex-wrap: wrap; gap: 1.5rem 4rem } .tables > * { min-width: 0; max-width: 100% }
 .findings { list-style: none; padding: 0 } .findings li { margin: .7rem 0; break-inside: avoid }
 .badge { display: inline-block; white-space: nowrap; font-size: .85rem; font-weight: 600; padding: 0 .5rem;
   border: 2px solid; border-radius: 1rem; margin: .1rem .4rem .1rem 0 }

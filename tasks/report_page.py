@@ -20,7 +20,7 @@ def report_page(document: Document) -> str:
         f'<p class="facts">{" · ".join(one_line(fact) for fact in facts if fact)}</p>',
         f'<p class="headline">{one_line(document.headline)}</p>',
         _section("Figures", _wrapped("div", "plots", map(_figure, document.figures))),
-        _section("Tables", "\n".join(html_table(table, csv=True) for table in document.tables)),
+        _section("Tables", _wrapped("div", "tables", (html_table(table, csv=True) for table in document.tables))),
         _section("Findings", _wrapped("ul", "findings", map(_finding, document.findings))),
         _section("Notes", "\n".join(f'<p class="note">{one_line(note)}</p>' for note in document.notes)),
         _section("Command", _command(document.command)),
