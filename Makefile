@@ -12,20 +12,24 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format up validate bench bench-prepare lock
+.PHONY: help run test effects lint format up validate bench bench-prepare lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
-	@echo '  make run takes PIPELINE= PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
+	@echo '  make run takes PIPELINE=name|all PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
 	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=; DP_ADS_HOME=folder moves everything generated out of var/'
 
-run: $(VENV)/installed ## run a pipeline through Airflow and print its table
+run: $(VENV)/installed ## run a pipeline through Airflow, print its table and make its page
 	@$(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
 
 test: lint ## lint, type-check and test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+effects: $(VENV)/installed ## run every quick pipeline, and test that the paper's effects are there (about 40 minutes)
+	@$(BIN)/python -m tasks run --pipeline all
+	@$(BIN)/python -m pytest -m effects tests/test_effects.py
 
 lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff format --check .

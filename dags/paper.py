@@ -71,7 +71,8 @@ def pipeline_dag(config: Config, name: str) -> DAG:
         def audit(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
             from tasks.audit import audit_group
 
-            get_current_context()["group_name"] = f"{trained[0]['name']} and {len(trained) - 1} more"
+            more = f" and {len(trained) - 1} more" if len(trained) > 1 else ""
+            get_current_context()["group_name"] = trained[0]["name"] + more
             return step(audit_group, trained)
 
         @task(pool="gpu")

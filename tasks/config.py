@@ -270,6 +270,10 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
     if len(given) != 1:
         yield key, f"give one of tasks (to train), curves (of noise) and speed (to measure), got {given or 'none'}"
         return
+    needed = {"noise_and_batch": "curves", "throughput": "speed"}.get(pipeline.exhibit, "tasks")
+    if given != [needed]:
+        yield (*key, given[0]), f"exhibit {pipeline.exhibit!r} shows {needed}: give these, or another exhibit"
+        return
     if grids.speed is None and not grids.epsilons:
         yield (*key, "epsilons"), "missing"
     if not grids.trains:
@@ -296,7 +300,7 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
         for column in pipeline.columns:
             if private and not any(hasattr(mechanism, column) for mechanism in private):
                 yield (*key[:2], "columns"), f"{column} is no setting of what {task} trains under {key[-1]}"
-        for mechanism in private:
+        for mechanism in (grid.non_private, *private):
             lengths = {name: len(getattr(mechanism, name)) for name in pipeline.together if hasattr(mechanism, name)}
             if len(set(lengths.values())) > 1:
                 yield (*key[:2], "together"), f"lists to go through in step must be equally long, got {lengths}"

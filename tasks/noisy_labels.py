@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,12 +22,21 @@ _STREAM = (0, 2)
 
 
 class NoisyLabels(NamedTuple):
-    """``labels`` are what is trained on. ``transitions[i][j]`` counts true labels of bin i that became j: it is
-    evidence for the audit, and not private."""
+    """``labels`` are what is to be trained on: each is the one of ``stand_for`` that its response stands for."""
 
     labels: np.ndarray
     record: LabelRecord
-    transitions: list[list[int]]
+    stand_for: np.ndarray
+
+    def transitions(self, true_labels: np.ndarray, trained_on: np.ndarray) -> list[list[int]]:
+        """``[i][j]`` counts true labels of bin i that were trained on as response j: evidence for the audit, and not
+        private. A label that no response stands for is not counted, and the audit will miss it."""
+        true = Bins(self.record.values, self.record.starts, self.record.values).indices(true_labels)
+        responses = np.minimum(np.searchsorted(self.stand_for, trained_on), len(self.stand_for) - 1)
+        known = self.stand_for[responses] == trained_on
+        found = np.zeros((len(self.stand_for), len(self.stand_for)), np.int64)
+        np.add.at(found, (true[known], responses[known]), 1)
+        return found.tolist()
 
 
 def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> NoisyLabels:
@@ -41,14 +51,15 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
     try:
         bins, histogram_epsilon = _bins(trial, trial.epsilon, labels, rng)
         true = bins.indices(labels)
+        values = bins.means if trial.debias else bins.values
+        mechanism = RandomizedResponse(values, trial.epsilon - histogram_epsilon)
     except ValueError as error:
         raise UserError(f"{trial.label()}: {error}") from None
-    response_epsilon = trial.epsilon - histogram_epsilon
-    values = bins.means if trial.debias else bins.values
-    mechanism = RandomizedResponse(values, response_epsilon)
+    show = mechanism.debiased if trial.debias else mechanism.plain
+    stand_for = show(np.arange(len(values)))
+    if np.any(np.diff(stand_for) <= 0):
+        raise UserError(f"{trial.label()}: ε is so small that responses cannot be told apart in 32 bits")
     responses = mechanism.respond(true, rng)
-    transitions = np.zeros((len(values), len(values)), np.int64)
-    np.add.at(transitions, (true, responses), 1)
     record = LabelRecord(
         kind=trial.response,
         examples=len(labels),
@@ -57,10 +68,15 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
         keep_probability=mechanism.keep_probability,
         histogram_epsilon=histogram_epsilon,
         debiased=bool(trial.debias),
-        draw=hashlib.blake2b(responses.astype(np.int16).tobytes(), digest_size=8).hexdigest(),
+        draw="",
     )
-    shown = mechanism.debiased(responses) if trial.debias else mechanism.plain(responses)
-    return NoisyLabels(shown, record, transitions.tolist())
+    return NoisyLabels(show(responses), dataclasses.replace(record, draw=_draw(record, responses)), stand_for)
+
+
+def _draw(record: LabelRecord, responses: np.ndarray) -> str:
+    """Tells a draw from others, also where both kept every label."""
+    drawn = record.kind, record.starts, record.keep_probability, record.histogram_epsilon
+    return hashlib.blake2b(repr(drawn).encode() + responses.astype(np.int16).tobytes(), digest_size=8).hexdigest()
 
 
 def _bins(trial: Trial, epsilon: float, labels: np.ndarray, rng: np.random.Generator) -> tuple[Bins, float]:

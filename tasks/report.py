@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tasks.datasets import write_card
 from tasks.document import Cell, Document, Table
 from tasks.encoded import open_prepared
 from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, score_text
+from tasks.exhibits.relative_loss import relative_percent
 from tasks.home import home, point_latest_at, read_json, whole_directory
 from tasks.index_page import write_index
 from tasks.measure import MEASURED
@@ -26,8 +28,6 @@ from tasks.results import Outcome, Result, choose
 from tasks.tracking import log_report, provenance, run_link
 from tasks.trained import find_trained
 from tasks.trial import Trial
-
-_SELECTED = ("profile", "tasks", "epsilons", "seeds", "dataset", "raw")
 
 
 def report(run_folder: str, new: Iterable[Mapping[str, Any]] = ()) -> dict[str, str]:
@@ -50,6 +50,7 @@ def report(run_folder: str, new: Iterable[Mapping[str, Any]] = ()) -> dict[str, 
     document = _document(config, planned, run, exhibit, details, notes)
     with whole_directory(final) as folder:
         names = [path.name for path in write_report(folder, document)]
+        shutil.rmtree(final, ignore_errors=True)  # an earlier report of the same run
     point_latest_at(final)
     index = write_index(home() / "reports")
     log_report(planned["parent"]["mlflow_run"], metrics, [final / name for name in names])
@@ -88,11 +89,14 @@ def _contents(
         if result.epsilon is not None
     }
     ceilings = {result.task: _ceiling(planned, result) for result in results}
+    baselines = {result.task: result for result in results if result.epsilon is None}
     exhibit = shows(Sweep(pipeline, results, {task: found for task, found in ceilings.items() if found}))
     for number, result in enumerate(results):
-        name = ".".join([result.task, _metric_part(result.arm.label), result.trial.epsilon_label])
+        arm = [_metric_part(result.arm.label)] if pipeline.columns and result.epsilon is not None else []
+        name = ".".join([result.task, *arm, result.trial.epsilon_label])
         if not result.diverged:
             metrics[f"test_loss.{name}"] = result.loss
+            metrics[f"relative_loss_percent.{name}"] = relative_percent(result, baselines[result.task])[0]
         if number in costs:
             metrics[f"epsilon_with_choice.{name}"] = costs[number].holds
     epsilons = {item["trial"]: item["epsilon"] for item in audited}
@@ -123,7 +127,7 @@ def _document(
         shows=of_the_paper.removesuffix(")"),
         headline=exhibit.headline,
         finished=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=_command(planned),
+        command=_command(planned, list(pipeline.datasets)),
         figures=exhibit.figures,
         tables=exhibit.tables,
         findings=exhibit.findings,
@@ -135,12 +139,13 @@ def _document(
     )
 
 
-def _command(planned: Mapping[str, Any]) -> str:
+def _command(planned: Mapping[str, Any], all_tasks: list[str]) -> str:
     """What makes the same run again."""
-    selection = planned["selection"]
+    selection, options = planned["selection"], dict(planned["options"])
+    if list(options.get("tasks") or ()) == all_tasks:
+        options.pop("tasks")
     parts = [f"make run PIPELINE={selection['pipeline']}", f"PROFILE={selection['profile']}"]
-    options = planned["options"]
-    for name in _SELECTED[1:]:
+    for name in ("dataset", "raw", "tasks", "epsilons", "seeds"):
         value = options.get(name)
         if value is not None:
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

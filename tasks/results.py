@@ -42,9 +42,11 @@ class Arm(NamedTuple):
         >>> Arm("dp_sgd", (("batch_size", 8192), ("epochs", 32.0))).label
         'batch 8,192 · 32 epochs'
         """
-        if not self.values:
-            return {"non_private": "non-private", "dp_sgd": "DP-SGD", "label_dp": "LabelDP"}[self.mechanism]
-        return " · ".join(_worded(name, value) for name, value in self.values if value is not False)
+        words = [_worded(name, value) for name, value in self.values if value is not False]
+        # A response tells by itself that it is LabelDP; other settings DP-SGD may have too.
+        if not words or (self.mechanism == "label_dp" and "response" not in dict(self.values)):
+            words.insert(0, {"non_private": "non-private", "dp_sgd": "DP-SGD", "label_dp": "LabelDP"}[self.mechanism])
+        return " · ".join(words)
 
     def value(self, name: str) -> Any:
         return dict(self.values)[name]

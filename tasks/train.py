@@ -206,7 +206,8 @@ def run_trial(
         "participations": progress.participations.tolist(),
         "probe": None,
         "canaries": None,
-        "label_transitions": noisy.transitions if noisy else None,
+        # From the array that batches were read from, not from what was drawn for it.
+        "label_transitions": noisy.transitions(examples.labels, data.labels) if noisy else None,
     }
     if method.private and not diverged:
         clip_norm, compiled = float(state.l2_clip_norm), Compiled(method, batches.shape, batches.steps_per_dispatch)

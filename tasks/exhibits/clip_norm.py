@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from tasks.document import Finding
 from tasks.exhibits.common import (
     Exhibit,
     Sweep,
     best_of,
     judged,
+    mean_text,
     paper_table,
-    score,
     score_figure,
+    score_name,
     score_series,
     score_table,
     score_text,
@@ -23,11 +26,12 @@ def exhibit(sweep: Sweep) -> Exhibit:
     arms = sweep.arms(task)
     low, high = sweep.epsilons[0], sweep.epsilons[-1]
     best_low, best_high = (best_of(sweep.at(task, epsilon)) for epsilon in (low, high))
-    title = "AUC by clip norm C and privacy budget ε"
+    name = score_name(task)
+    title = f"{name} by clip norm C and privacy budget ε"
     return Exhibit(
-        headline=f"At ε = {low:g} the best clip norm is {best_low.trial.l2_clip_norm:g} (AUC "
-        f"{score(task, best_low.loss):.4f}), at ε = {high:g} it is {best_high.trial.l2_clip_norm:g} (AUC "
-        f"{score(task, best_high.loss):.4f}).",
+        headline=f"At ε = {low:g} the best clip norm is {best_low.trial.l2_clip_norm:g} ({name} "
+        f"{mean_text(best_low)}), at ε = {high:g} it is {best_high.trial.l2_clip_norm:g} ({name} "
+        f"{mean_text(best_high)}).",
         figures=[
             score_figure(
                 sweep,
@@ -49,6 +53,8 @@ def exhibit(sweep: Sweep) -> Exhibit:
 def _findings(sweep: Sweep) -> list[Finding]:
     task = sweep.tasks[0]
     arms = sorted(sweep.arms(task), key=lambda arm: arm.value("l2_clip_norm"))
+    if len(arms) < 2:
+        return []
     low, high = sweep.epsilons[0], sweep.epsilons[-1]
     large = [sweep.get(task, arms[-1], epsilon) for epsilon in (low, high)]
     # Against the best of the others at the same budget.
@@ -56,13 +62,16 @@ def _findings(sweep: Sweep) -> list[Finding]:
     assert large[0] is not None
     assert large[1] is not None
     at_low, at_high = worse_by(large[0], others[0]), worse_by(large[1], others[1])
-    text = f"AUC {score_text(large[0])} with {arms[-1].label}, {score_text(others[0])} with {others[0].arm.label}"
-    gaps = f"{sum(at_low) / len(at_low):.4f} at ε = {low:g}, {sum(at_high) / len(at_high):.4f} at ε = {high:g}"
-    return [
-        judged(f"At ε = {low:g} a large clip norm is worse than a small one", at_low, text),
-        judged(
-            f"At ε = {high:g} that gap is smaller",
-            [one - other for one, other in zip(at_low, at_high, strict=True)],
-            f"the large clip norm's AUC is lower by {gaps}",
-        ),
-    ]
+    name = score_name(task)
+    text = f"{name} {score_text(large[0])} with {arms[-1].label}, {score_text(others[0])} with {others[0].arm.label}"
+    findings = [judged(f"At ε = {low:g} a large clip norm is worse than a small one", at_low, text)]
+    if low < high and at_low and at_high:
+        findings.append(
+            judged(
+                f"At ε = {high:g} that gap is smaller",
+                [one - other for one, other in zip(at_low, at_high, strict=True)],
+                f"the large clip norm's {name} is worse by {fmean(at_low):.4f} at ε = {low:g}, "
+                f"{fmean(at_high):.4f} at ε = {high:g}",
+            )
+        )
+    return findings

@@ -74,7 +74,11 @@ def score_text(result: Result) -> str:
     if result.diverged:
         return "diverged"
     spread = f" ± {result.spread:.4f}" if len(result.losses) > 1 else ""
-    return f"{score(result.task, result.loss):.4f}{spread}"
+    return f"{mean_text(result)}{spread}"
+
+
+def mean_text(result: Result) -> str:
+    return "diverged" if result.diverged else f"{score(result.task, result.loss):.4f}"
 
 
 def best_of(results: Sequence[Result]) -> Result:
@@ -101,17 +105,20 @@ def score_table(sweep: Sweep, task: TaskName, *, title: str, name: str = "table"
             records += [record_of(result)] if result else []
         rows.append(cells)
     baseline = sweep.baseline(task)
-    rows.append([Cell("∞", float("inf")), *(Cell(score_text(baseline), baseline.loss) for _ in arms[:1])])
+    rows.append([Cell("∞", float("inf")), Cell(score_text(baseline), score(task, baseline.loss))])
     rows[-1] += [Cell("") for _ in arms[1:]]
-    seeds = len(baseline.chosen)
     tried = sorted({len(r.tried) for r in sweep.results if r.task == task and r.epsilon is not None})
     caption = (
-        f"{score_name(task)} on the test split, mean ± standard deviation over {seeds} seeds. Each cell is the best of "
-        f"{' or '.join(map(str, tried))} trainings (settings times seeds) by validation loss. Strong: the best of its "
-        f"row by validation; {_NOISE_MARK}: not told from it by a paired t-test over the seeds (95 %). "
+        f"{score_name(task)} on the test split, mean ± standard deviation over {seeds_text(baseline)}. Each cell is "
+        f"the best of {' or '.join(map(str, tried))} trainings (settings times seeds) by validation loss. Strong: the "
+        f"best of its row by validation; {_NOISE_MARK}: not told from it by a paired t-test over the seeds (95 %). "
         "∞ is the non-private baseline."
     )
     return Table(name, title, ["ε", *(arm.label for arm in arms)], rows, caption, records)
+
+
+def seeds_text(result: Result) -> str:
+    return f"{len(result.losses)} seed{'s' if len(result.losses) > 1 else ''}"
 
 
 def _score_cell(result: Result, best: Result) -> Cell:
@@ -187,7 +194,7 @@ def score_figure(
     """Scores over the budgets, with the baseline as a level."""
     baseline = score(task, sweep.baseline(task).loss)
     svg = line_chart(
-        [line for line in series if line.points],
+        with_points(series, baseline, sweep.epsilons),
         title=title,
         x_label="privacy budget ε",
         y_label=f"test {score_name(task)}",
@@ -197,6 +204,12 @@ def score_figure(
         height=height,
     )
     return Figure(name, title, svg, caption)
+
+
+def with_points(series: Sequence[Series], baseline: float, epsilons: Sequence[float]) -> list[Series]:
+    """The lines that there is something of: where all diverged, the baseline alone."""
+    lines = [line for line in series if line.points]
+    return lines or [Series("non-private", [Point(epsilon, baseline) for epsilon in epsilons])]
 
 
 def losses_by_seed(result: Result) -> dict[int, float]:
@@ -216,6 +229,8 @@ def worse_by(one: Result, other: Result) -> list[float]:
 
 def judged(claim: str, by_seed: Sequence[float], evidence: str) -> Finding:
     """A claim that these numbers, one for each seed, are positive."""
+    if not by_seed:
+        return Finding(claim, "within noise", f"{evidence} (no seed in common to compare)")
     found = paired(by_seed)
     verdict: Verdict = "within noise" if found.within_noise else "shown" if found.mean > 0 else "not shown"
     spread = f" ± {stdev(by_seed):.4f}" if len(by_seed) > 1 else ""

@@ -44,7 +44,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
             crossings.append(f"{TASK_TITLES[task]}, {arm.label}: {_crossing(sweep, task, arm)}.")
             findings += _findings(sweep, task, arm)
     return Exhibit(
-        headline="Where LabelDP overtakes DP-SGD: " + " ".join(crossings[:2]),
+        headline="Where LabelDP overtakes DP-SGD: " + (" ".join(crossings[:2]) or "no LabelDP was trained."),
         figures=figures,
         tables=tables,
         findings=findings,
@@ -86,6 +86,8 @@ def _crossing(sweep: Sweep, task: TaskName, arm: Arm) -> str:
         pair = _pair(sweep, task, arm, epsilon)
         if pair is not None and (by_seed := worse_by(*pair)):
             ahead.append((epsilon, fmean(by_seed)))
+    if not ahead:
+        return "nothing to compare with"
     signs = [gain > 0 for _, gain in ahead]
     if all(signs):
         return f"ahead at every ε from {ahead[0][0]:g}"

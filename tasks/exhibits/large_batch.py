@@ -6,9 +6,10 @@ from tasks.exhibits.common import (
     Exhibit,
     Sweep,
     judged,
+    mean_text,
     paper_table,
-    score,
     score_figure,
+    score_name,
     score_series,
     score_table,
     score_text,
@@ -20,25 +21,26 @@ def exhibit(sweep: Sweep) -> Exhibit:
     task = sweep.tasks[0]
     arms = sorted(sweep.arms(task), key=lambda arm: arm.value("batch_size"))
     small, large = arms[0], arms[-1]
-    findings, ends = [], []
+    name, findings, ends = score_name(task), [], []
     for epsilon in sweep.epsilons:
         one, other = sweep.get(task, small, epsilon), sweep.get(task, large, epsilon)
-        if one is None or other is None:
-            continue
-        ends.append((score(task, one.loss) if one.losses else 0.5, score(task, other.loss) if other.losses else 0.5))
-        findings.append(
-            judged(
-                f"At ε = {epsilon:g} large batches with more epochs beat the small ones",
-                worse_by(one, other),
-                f"AUC {score_text(one)} with {small.label}, {score_text(other)} with {large.label}",
+        assert one is not None
+        assert other is not None
+        ends.append((one, other))
+        if small != large:
+            findings.append(
+                judged(
+                    f"At ε = {epsilon:g} large batches with more epochs beat the small ones",
+                    worse_by(one, other),
+                    f"{name} {score_text(one)} with {small.label}, {score_text(other)} with {large.label}",
+                )
             )
-        )
-    clip_norm = sweep.get(task, small, sweep.epsilons[0])
-    assert clip_norm is not None
-    title = f"AUC by batch size and epochs at C = {clip_norm.trial.l2_clip_norm:g}"
+    first, last = ends[0]
+    clip_norm = f"C = {first.trial.l2_clip_norm:g}"
+    title = f"{name} by batch size and epochs at {clip_norm}"
     return Exhibit(
-        headline=f"At ε = {sweep.epsilons[0]:g} and C = {clip_norm.trial.l2_clip_norm:g} the AUC goes from "
-        f"{ends[0][0]:.4f} ({small.label}) to {ends[0][1]:.4f} ({large.label}).",
+        headline=f"At ε = {sweep.epsilons[0]:g} and {clip_norm} the {name} goes from "
+        f"{mean_text(first)} ({small.label}) to {mean_text(last)} ({large.label}).",
         figures=[
             score_figure(
                 sweep,

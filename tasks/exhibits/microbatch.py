@@ -12,8 +12,10 @@ from tasks.exhibits.common import (
     epsilon_ticks,
     judged,
     score,
+    score_name,
     score_table,
     score_text,
+    with_points,
     worse_by,
 )
 from tasks.results import Result
@@ -25,21 +27,21 @@ _WAYS = ("neither", "C alone", "m alone", "both")
 def exhibit(sweep: Sweep) -> Exhibit:
     task = sweep.tasks[0]
     tuned = {epsilon: _tuned(sweep.at(task, epsilon)) for epsilon in sweep.epsilons}
-    low = sweep.epsilons[0]
+    low, name = sweep.epsilons[0], score_name(task)
     rows = [
         [Cell(f"{epsilon:g}", epsilon), *(_cell(tuned[epsilon][way]) for way in _WAYS)] for epsilon in sweep.epsilons
     ]
     caption = (
-        "Test AUC of the settings that validation chooses: C and m at their smallest, one of them tuned with the other "
-        "at its smallest, and both tuned. Tuning both has more trainings to choose among, as in the paper."
+        f"Test {name} of the settings that validation chooses: C and m at their smallest, one of them tuned with the "
+        "other at its smallest, and both tuned. Tuning both has more trainings to choose among, as in the paper."
     )
     return Exhibit(
-        headline=f"At ε = {low:g}: tuning C alone gives AUC {score_text(tuned[low]['C alone'])}, m alone "
+        headline=f"At ε = {low:g}: tuning C alone gives {name} {score_text(tuned[low]['C alone'])}, m alone "
         f"{score_text(tuned[low]['m alone'])}, both {score_text(tuned[low]['both'])}.",
         figures=[_by_value(sweep, low), _by_epsilon(sweep, tuned)],
         tables=[
-            Table("table", "AUC when C and m are tuned", ["ε", *_WAYS], rows, caption),
-            score_table(sweep, task, title="AUC of every C and m", name="all_settings"),
+            Table("table", f"{name} when C and m are tuned", ["ε", *_WAYS], rows, caption),
+            score_table(sweep, task, title=f"{name} of every C and m", name="all_settings"),
         ],
         findings=_findings(sweep, tuned),
         notes=[
@@ -76,24 +78,25 @@ def _cell(result: Result) -> Cell:
 def _by_value(sweep: Sweep, epsilon: float) -> Figure:
     """Figure 3(a): each of the two grows, with the other at its smallest."""
     task = sweep.tasks[0]
-    results = [result for result in sweep.at(task, epsilon) if not result.diverged]
+    results = sweep.at(task, epsilon)
     clip_norms = sorted({result.arm.value("l2_clip_norm") for result in results})
     sizes = sorted({result.arm.value("microbatch_size") for result in results})
     lines: dict[str, list[Point]] = {f"C (m = {sizes[0]})": [], f"m (C = {clip_norms[0]:g})": []}
     for result in results:
         c, m = result.arm.value("l2_clip_norm"), result.arm.value("microbatch_size")
-        y = score(task, result.loss)
+        y = None if result.diverged else score(task, result.loss)
         if m == sizes[0]:
             lines[f"C (m = {sizes[0]})"].append(Point(c, y, result.spread, f"C = {c:g}: {score_text(result)}"))
         if c == clip_norms[0]:
             lines[f"m (C = {c:g})"].append(Point(m, y, result.spread, f"m = {m}: {score_text(result)}"))
-    title = f"AUC as C or m grows, at ε = {epsilon:g}"
+    title = f"{score_name(task)} as C or m grows, at ε = {epsilon:g}"
     values = sorted({*clip_norms, *map(float, sizes)})
+    drawn = [Series(name, sorted(point for point in points if point.y is not None)) for name, points in lines.items()]
     svg = line_chart(
-        [Series(name, sorted(points)) for name, points in lines.items() if points],
+        with_points(drawn, score(task, sweep.baseline(task).loss), values),
         title=title,
         x_label="C, or microbatch size m",
-        y_label="test AUC",
+        y_label=f"test {score_name(task)}",
         x_ticks={value: f"{value:g}" for value in values},
         log_x=True,
         height=280,
@@ -111,15 +114,16 @@ def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
             for epsilon, found in tuned.items()
             if not found[way].diverged
         ]
-        series += [Series(way, points)] if points else []
-    title = "AUC when tuned for each budget"
+        series.append(Series(way, points))
+    title = f"{score_name(task)} when tuned for each budget"
+    baseline = score(task, sweep.baseline(task).loss)
     svg = line_chart(
-        series,
+        with_points(series, baseline, sweep.epsilons),
         title=title,
         x_label="privacy budget ε",
-        y_label="test AUC",
+        y_label=f"test {score_name(task)}",
         x_ticks=epsilon_ticks(sweep.epsilons),
-        levels=[Level(score(task, sweep.baseline(task).loss), "non-private")],
+        levels=[Level(baseline, "non-private")],
         log_x=True,
         height=300,
     )
@@ -127,14 +131,16 @@ def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
 
 
 def _findings(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> list[Finding]:
-    findings = []
+    name, findings = score_name(sweep.tasks[0]), []
     for epsilon, found in tuned.items():
         for way, claim in (
             ("neither", "tuning m with C at its smallest helps"),
             ("C alone", "tuning both is better than tuning C alone"),
         ):
             better = found["m alone"] if way == "neither" else found["both"]
-            text = f"AUC {score_text(found[way])} ({found[way].arm.label}), {score_text(better)} ({better.arm.label})"
+            text = (
+                f"{name} {score_text(found[way])} ({found[way].arm.label}), {score_text(better)} ({better.arm.label})"
+            )
             claim = f"At ε = {epsilon:g} {claim}"
             if better.arm == found[way].arm:
                 findings.append(Finding(claim, "not shown", f"validation chooses the same: {better.arm.label}"))

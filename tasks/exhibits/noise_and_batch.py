@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,9 +61,11 @@ def exhibit(measured: Mapping[str, Any]) -> Exhibit:
                 records.append({"fixed": fixed, "epsilon": epsilon, **point})
     columns = ["fixed", "ε", "batch size", "steps", "σ", "std of the mean"]
     caption = f"For N = {measured['examples']:,} examples, δ = 1/N. The noise of the mean is σ·C over the batch size."
-    findings = [_falls(measured), _plateaus(measured)]
+    several = all(len(points) > 1 for points in measured["steps"].values())
+    findings = [_falls(measured), _plateaus(measured)] if several else []
+    headline = findings[1].evidence if several else "one batch size alone shows no effect of it"
     return Exhibit(
-        headline=findings[1].evidence[0].upper() + findings[1].evidence[1:] + ".",
+        headline=headline[0].upper() + headline[1:] + ".",
         figures=figures,
         tables=[Table("table", "Noise by batch size", columns, rows, caption, records)],
         findings=findings,
@@ -73,10 +76,11 @@ def exhibit(measured: Mapping[str, Any]) -> Exhibit:
 
 
 def _last_doubling(points: list[dict[str, Any]]) -> float:
-    """The share of the noise that the last doubling of the batch takes off."""
+    """The share of the noise that the last doubling of the batch takes off; where sizes are further apart, what each
+    of the doublings between the last two takes off."""
     before, last = points[-2], points[-1]
-    doublings = (last["batch_size"] / before["batch_size"] - 1) or 1
-    return (1 - last["standard_deviation"] / before["standard_deviation"]) / doublings
+    doublings = math.log2(last["batch_size"] / before["batch_size"])
+    return 1 - (last["standard_deviation"] / before["standard_deviation"]) ** (1 / doublings)
 
 
 def _falls(measured: Mapping[str, Any]) -> Finding:

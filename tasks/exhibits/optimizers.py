@@ -9,6 +9,7 @@ from tasks.exhibits.common import (
     best_of,
     judged,
     score_figure,
+    score_name,
     score_series,
     score_table,
     score_text,
@@ -24,17 +25,18 @@ def exhibit(sweep: Sweep) -> Exhibit:
     reused = Arm("dp_sgd", (("optimizer", baseline.optimizer), ("learning_rate", baseline.learning_rate)))
     best = {epsilon: best_of(sweep.at(task, epsilon)) for epsilon in sweep.epsilons}
     low = sweep.epsilons[0]
-    title = "AUC by optimiser, learning rate and privacy budget"
+    chosen = f"it is {best[low].arm.label}" if not best[low].diverged else "all diverge"
+    title = f"{score_name(task)} by optimiser, learning rate and privacy budget"
     return Exhibit(
-        headline=f"Without privacy {reused.label} is best, at ε = {low:g} it is {best[low].arm.label}.",
+        headline=f"Without privacy {reused.label} is best, at ε = {low:g} {chosen}.",
         figures=[
             score_figure(
                 sweep,
                 task,
                 [score_series(sweep, task, arm, highlight=arm == reused) for arm in arms],
                 title=title,
-                caption=f"The thick line is {reused.label}: what validation chooses without privacy, among the same "
-                "fifteen. What diverged is left out.",
+                caption=f"The thick line is {reused.label}: what validation chooses without privacy. What diverged is "
+                "left out.",
                 name="figure",
                 height=420,
             )
@@ -59,6 +61,8 @@ def _findings(sweep: Sweep, reused: Arm) -> list[Finding]:
         elif best.arm == reused:
             findings.append(Finding(claim, "not shown", f"{reused.label} is the best private choice too"))
         else:
-            text = f"AUC {score_text(best)} with {best.arm.label}, {score_text(same)} with {reused.label}"
+            text = (
+                f"{score_name(task)} {score_text(best)} with {best.arm.label}, {score_text(same)} with {reused.label}"
+            )
             findings.append(judged(claim, worse_by(same, best), text))
     return findings

@@ -6,7 +6,7 @@ from statistics import stdev
 
 from tasks.descriptions import TaskName
 from tasks.document import Cell, Figure, Finding, Table
-from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, worse_by
+from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, seeds_text, worse_by
 from tasks.results import Result
 from tasks.svg_plots import Point, Series, line_chart
 
@@ -40,25 +40,25 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 "seeds": len(result.losses),
             }
         )
-    seeds = len(sweep.results[0].losses)
     columns = ["ε", *(f"{TASK_TITLES[task]} {what}" for task in sweep.tasks for what in ("ours", "paper"))]
     caption = (
-        f"(L_ε − L_∞)/L_∞ on the test split, in percent: mean ± standard deviation over {seeds} "
-        f"seed{'s' if seeds > 1 else ''}; δ = 1/N. “paper” is the paper's Table 1, on other data."
+        f"(L_ε − L_∞)/L_∞ on the test split, in percent: mean ± standard deviation over "
+        f"{seeds_text(sweep.results[-1])}; δ = 1/N. “paper” is the paper's Table 1, on other data."
     )
     table = Table("table", "Relative loss increment (%)", columns, rows, caption, records)
     return Exhibit(
         headline=_headline(sweep, results),
         figures=[_figure(sweep, results)],
         tables=[table],
-        findings=[_falls(sweep, task, results) for task in sweep.tasks],
+        findings=[_falls(sweep, task, results) for task in sweep.tasks if len(sweep.epsilons) > 1],
         notes=[note for task in sweep.tasks for note in _ceiling(sweep, task)],
     )
 
 
 def _cell(result: Result, baseline: Result) -> Cell:
     mean, spread = relative_percent(result, baseline)
-    return Cell(f"{mean:.2f} ± {spread:.2f}", mean, f"test loss {result.loss:.4f}; {result.trial.label()}")
+    text = f" ± {spread:.2f}" if len(result.losses) > 1 else ""
+    return Cell(f"{mean:.2f}{text}", mean, f"test loss {result.loss:.4f}; {result.trial.label()}")
 
 
 def _headline(sweep: Sweep, results: dict[tuple[TaskName, float | None], Result]) -> str:

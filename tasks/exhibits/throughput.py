@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.config import Pipeline
 from tasks.document import Cell, Figure, Finding, Table
+from tasks.errors import UserError
 from tasks.exhibits.common import Exhibit, paper_table
 from tasks.svg_plots import Point, Series, line_chart
 
@@ -38,8 +39,12 @@ def exhibit(measured: Mapping[str, Any], pipeline: Pipeline) -> Exhibit:
         )
         for method in methods
     ]
+    drawn = [line for line in series if line.points]
+    if not drawn:
+        cap = measured["memory_cap_bytes"] / 2**30
+        raise UserError(f"nothing fits into {cap:g} GiB: raise memory_cap_gib, or give smaller batch_sizes")
     svg = line_chart(
-        [line for line in series if line.points],
+        drawn,
         title="Examples per second by batch size",
         x_label="batch size",
         y_label="examples per second",
@@ -121,7 +126,8 @@ def _share(rows: Mapping[Any, Mapping[str, Any]], method: str, size: int, *, noi
 
 
 def _ghost_is_near(rows: Mapping[Any, Mapping[str, Any]], sizes: list[int]) -> Finding:
-    largest = sizes[-1]
+    # The largest at which both were measured.
+    largest = max((size for size in sizes if _share(rows, "ghost", size, noise=True) is not None), default=sizes[-1])
     share, without = (_share(rows, "ghost", largest, noise=noise) for noise in (True, False))
     near = share is not None and share >= _NEAR
     return Finding(

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dask.system
-import jax
-
 from tasks.speed import memory
 from tasks.speed.programs import Form, MethodName, parameter_count, program_from_json, programs_for
 from tasks.speed.timing import time_programs
@@ -52,6 +49,11 @@ def largest_batch_size(*, workload: Mapping[str, Any], method: MethodName, form:
     return memory.largest_batch_size(workload_from_json(workload), method, form, **limits)
 
 
-def describe_machine() -> dict[str, Any]:
-    """What a measurement is a measurement of."""
-    return {"device": jax.devices()[0].device_kind, "cpus": dask.system.CPU_COUNT, "jax": jax.__version__}
+def largest_batch_sizes(
+    *, workload: Mapping[str, Any], searches: Sequence[tuple[MethodName, Form, Sequence[int]]], **limits: Any
+) -> list[int]:
+    """Several in one process: they only compile. A search is a method, its form, and sizes that are known."""
+    made = workload_from_json(workload)
+    return [
+        memory.largest_batch_size(made, method, form, known_sizes=known, **limits) for method, form, known in searches
+    ]

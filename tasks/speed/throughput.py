@@ -13,7 +13,6 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +41,6 @@ _PROGRAMS = {
     "ghost": "one_pass_ghost",
     "two_pass_ghost": "two_pass_ghost",
 }
-_TIMED_WHOLE = {("non_private", "whole"), ("vmap", "whole")}
 _REQUESTS = "tasks.speed.requests"
 
 
@@ -101,7 +99,7 @@ def measure_throughput(spec: Mapping[str, Any]) -> dict[str, Any]:
         "JAX_COMPILATION_CACHE_DIR": str(home() / "cache" / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    machine = run_child(f"{_REQUESTS}:describe_machine", environment)
+    machine = run_child("tasks.speed.machine:describe_machine", environment)
     described = request.model_dump(mode="json", exclude={"prepared"}) | {"data_fingerprint": prepared.fingerprint}
     path = home() / "measurements" / f"{short_hash([MEASUREMENT_VERSION, described, machine])}.json"
     with _alone():
@@ -199,33 +197,24 @@ def _mean(timing: Mapping[str, Any]) -> float | None:
 
 
 def _largest_batch_sizes(request: Request, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """By compiling alone, so two searches at a time do not disturb each other."""
-
-    # Of the batch that is taken whole two sizes were compiled for timing.
-    known = sorted(request.batch_sizes)[-2:]
-
-    def search(method: str, form: str) -> int:
-        found: int = run_child(
-            f"{_REQUESTS}:largest_batch_size",
-            environment,
-            workload=request.workload(),
-            method=_PROGRAMS[method],
-            form=form,
-            cap_bytes=request.cap_bytes,
-            physical_batch_size=request.physical_batch_size,
-            known_sizes=known if len(known) == 2 and (method, form) in _TIMED_WHOLE else (),
-        )
-        return found
-
+    # Two sizes of what is timed whole were compiled there.
+    known = sorted(request.batch_sizes)[-2:] if len(request.batch_sizes) > 1 else []
     methods: list[str] = list(request.methods)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        at_once = {method: pool.submit(search, method, "whole") for method in methods}
-        in_pieces = {method: pool.submit(search, method, "pieces") for method in methods if method != "vmap"}
-        whole = {method: found.result() for method, found in at_once.items()}
-        cut = {method: found.result() for method, found in in_pieces.items()}
+    whole = [(method, "whole", known if method in ("non_private", "vmap") else []) for method in methods]
+    pieces: list[tuple[str, str, list[int]]] = [(method, "pieces", []) for method in methods if method != "vmap"]
+    found: list[int] = run_child(
+        f"{_REQUESTS}:largest_batch_sizes",
+        environment,
+        workload=request.workload(),
+        searches=[(_PROGRAMS[method], form, sizes) for method, form, sizes in [*whole, *pieces]],
+        cap_bytes=request.cap_bytes,
+        physical_batch_size=request.physical_batch_size,
+    )
+    at_once = dict(zip(methods, found[: len(whole)], strict=True))
+    cut = {method: size for (method, _, _), size in zip(pieces, found[len(whole) :], strict=True)}
     return {
-        "largest_batch_size": {method: max(size, cut.get(method, 0)) for method, size in whole.items()},
-        "largest_batch_size_at_once": whole,
+        "largest_batch_size": {method: max(size, cut.get(method, 0)) for method, size in at_once.items()},
+        "largest_batch_size_at_once": at_once,
     }
 
 
