@@ -14,7 +14,7 @@ from dp_core.accounting import epsilon_bound
 from dp_core.events import poisson_event
 from dp_core.mechanism import MechanismRecord
 from dp_core.training import Hyperparameters, as_traced
-from tasks.audit import AuditFailure, audit, judge
+from tasks.audit import AuditFailure, audit, audit_group, judge
 from tasks.budget import noise_multiplier_for
 from tasks.encoded import Prepared, vocabulary_release
 from tasks.errors import UserError
@@ -141,9 +141,10 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     from tasks.tracking import tracking_uri
 
     options = {"profile": "smoke", "tasks": ["pconvs"], "epsilons": [2.0]}
-    item = plan(options, prepare_datasets(options))["items"][-1]
-    logged = train(item)
-    audited = audit(logged)
+    group = plan(options, prepare_datasets(options))["groups"][-1]
+    assert [item["trial"]["mechanism"] for item in group["items"]] == ["dp_sgd", "dp_sgd"]
+    kept, logged = train(group) or ()
+    _, audited = audit_group([kept, logged])
     client = MlflowClient(tracking_uri())
     run = client.get_run(logged["mlflow_run"])
     assert run.info.status == "FINISHED"
@@ -155,6 +156,11 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     write_json(folder / "record.json", with_mechanism(read_json(folder / "record.json"), noise_multiplier=0.3))
     with pytest.raises(AuditFailure, match="over the budget of 2"):
         audit(logged)
+    # Of a group all are looked at, and told of together.
+    (own_home / "trials" / kept["trial"] / "audit.json").unlink()
+    with pytest.raises(AuditFailure, match=r"^audit of [^\n]*over the budget of 2[^\n]*$"):
+        audit_group([logged, kept])
+    assert read_json(own_home / "trials" / kept["trial"] / "audit.json")["verdict"] == "passed"
     assert client.get_run(logged["mlflow_run"]).info.status == "FAILED"
     assert client.get_run(logged["mlflow_run"]).data.tags["audit"] == "failed"
 

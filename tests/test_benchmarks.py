@@ -85,6 +85,7 @@ def test_the_largest_batch_is_the_last_power_of_two_that_fits() -> None:
     size = largest_batch_size(SMALL, "vmap", "whole", cap_bytes=cap)
     fits, too_large = (planned_bytes(compile_step(small_program("vmap", n))) for n in (size, 2 * size))
     assert fits <= cap < too_large
+    assert largest_batch_size(SMALL, "vmap", "whole", cap_bytes=cap, known_sizes=(size // 2, size)) == size
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tasks.home import CHECKOUT
 
 VERBS = (
     *("run", "up", "validate", "generate", "prepare", "plan"),
-    *("train", "audit", "report", "epsilon", "calibrate"),
+    *("train", "audit", "measure", "report", "epsilon", "calibrate"),
 )
 EXAMPLES = 36_672_493
 PAPER_RUN = ("--examples", str(EXAMPLES), "--batch-size", "65536", "--epochs", "150")
@@ -74,7 +74,7 @@ class TestHelp:
         for verb in VERBS:
             assert re.search(rf"^    {verb}\s+\w", done.stdout, re.MULTILINE), verb
         assert "differential privacy" in done.stdout
-        assert "Steps one by one: generate, prepare, plan, train, audit, report." in done.stdout
+        assert "Steps one by one: generate, prepare, plan, train, audit, report (for some pipelines:" in done.stdout
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_explains_every_option(self, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,17 +235,17 @@ class TestAccounting:
 class TestValidate:
     def test_the_shipped_file(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate"]) == 0
-        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 5 datasets, 3 profiles, 1 pipelines\n"
+        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 5 datasets, 3 profiles, 9 pipelines\n"
         assert capsys.readouterr().out == expected
 
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        expected = {"valid": True, "datasets": 5, "profiles": 3, "pipelines": 1}
+        expected = {"valid": True, "datasets": 5, "profiles": 3, "pipelines": 9}
         assert answer(capsys, "validate", "--json") == expected
 
     def test_a_file_with_mistakes(self, tmp_path: Path) -> None:
         path = tmp_path / "own.yaml"
         text = (CHECKOUT / "pipelines.yaml").read_text()
-        path.write_text(text.replace("seeds: 5", "seeds: five").replace("evaluations: 2", "evaluation: 2"))
+        path.write_text(text.replace("seeds: 5", "seeds: five", 1).replace("evaluations: 2", "evaluation: 2"))
         done = shell("validate", "--json", DP_ADS_CONFIG=str(path))
         assert (done.returncode, done.stdout) == (2, "")
         first, second = done.stderr.splitlines()

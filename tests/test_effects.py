@@ -82,4 +82,4 @@ def test_dp_sgd_wins_at_small_epsilon_and_randomised_response_at_large(claims: C
 
 def test_tuning_c_and_m_together_is_reported(claims: Claims) -> None:
     """Whether microbatches help is the data's to say: the page must say so for each budget."""
-    assert len(claims("microbatch")) == 6
+    assert len(claims("microbatch")) == 4

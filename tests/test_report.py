@@ -1,106 +1,399 @@
-"""The table: chosen on validation, reported on test, relative to the baseline."""
+"""From a plan to a report on tiny data, without Airflow: what is trained, what is found again, and what is written."""
 
 from __future__ import annotations
 
 import csv
-import io
+import json
+import struct
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
 
-from dp_core.mechanism import MechanismRecord, compose
-from tasks.encoded import Prepared
+from tasks.audit import audit_group
+from tasks.datasets import prepare_datasets
 from tasks.errors import UserError
-from tasks.home import write_json
-from tasks.report import Outcome, choice_cost, relative_loss_rows
-from tasks.tables import CSV_COLUMNS, ChoiceCost, as_csv
-from tests.trials import make_prepared, make_trial, without_privacy
+from tasks.home import read_json
+from tasks.measure import measure
+from tasks.plan import plan, read_plan
+from tasks.report import report
+from tasks.train import train
+from tests.documents import Page
+from tests.test_report_page import assert_needs_nothing
+from tests.trials import make_prepared
+
+GRID = """
+        epsilons: [2, 8]
+        seeds: 2
+        tasks:
+          pcvr:
+            non_private: {optimizer: yogi, learning_rate: 0.01, batch_size: 200, epochs: 2}
+            dp_sgd: {optimizer: sgd, learning_rate: 0.1, batch_size: 200, epochs: 2, l2_clip_norm: [1, 3]}"""
+
+CONFIG = f"""
+hardware: {{trials_at_once: 1}}
+datasets:
+  tiny_clicks:
+    format: parquet
+    raw: RAW
+    time_column: time
+    integer_columns: [price]
+    categorical_columns: [color]
+    labels: {{pcvr: {{column: conversions, kind: any}}}}
+profiles:
+  tiny: {{synthetic_rows: 3000, min_count: 5, hidden_layers: [8], evaluations: 2}}
+pipelines:
+  clips:
+    title: Clip norms side by side (the paper's Table 2)
+    exhibit: clip_norm
+    datasets: {{pcvr: tiny_clicks}}
+    columns: [l2_clip_norm]
+    paper: {{C = 1: {{2: 0.75, 8: 0.76}}}}
+    grids:
+      tiny:{GRID}
+  losses:
+    title: Losses by budget
+    datasets: {{pcvr: tiny_clicks}}
+    grids:
+      tiny:{GRID}
+  drawn:
+    title: A random search
+    datasets: {{pcvr: tiny_clicks}}
+    grids:
+      tiny:
+        search: random{GRID.replace("seeds: 2", "seeds: 1")}
+  rates:
+    title: Learning rates, one of them far too large
+    exhibit: optimizers
+    datasets: {{pcvr: tiny_clicks}}
+    columns: [optimizer, learning_rate]
+    grids:
+      tiny:{GRID.replace("learning_rate: 0.1", "learning_rate: [0.1, 1.0e+30]").replace("[1, 3]", "1")}
+  labels:
+    title: Responses on labels (the paper's Figure 5)
+    exhibit: label_dp
+    datasets: {{pcvr: tiny_clicks}}
+    columns: [response, debias]
+    grids:
+      tiny:{GRID}
+            label_dp: {{optimizer: yogi, learning_rate: [0.01, 0.03], batch_size: 200, epochs: 2, response: binary}}
+  noise:
+    title: Noise against batch size (the paper's Figure 2)
+    exhibit: noise_and_batch
+    datasets: {{pcvr: tiny_clicks}}
+    grids:
+      tiny:
+        epsilons: [4]
+        curves: {{batch_sizes: [400, 200], epochs: 1, steps: 10}}
+"""
 
 
-@pytest.fixture
-def prepared(own_home: Path, tmp_path: Path) -> Prepared:
-    return make_prepared(tmp_path / "raw")
+class Ran(NamedTuple):
+    """A pipeline's run: how many trials were trained for it, and where its report is."""
+
+    folder: Path
+    trained: int
+    report: Path
+    files: dict[str, str]
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return read_plan(self.folder)
 
 
-@pytest.fixture
-def outcomes(prepared: Prepared) -> list[Outcome]:
-    """Two seeds; at ε = 1, C = 2 is better on validation and worse on test."""
-    rows = [
-        Outcome(without_privacy(prepared, seed=0), 0.20, 0.21),
-        Outcome(without_privacy(prepared, seed=1), 0.20, 0.19),
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home folder, a raw log and a configuration that the tests of this file share."""
+    folder = tmp_path_factory.mktemp("report").resolve()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DP_ADS_HOME", str(folder / "home"))
+        patch.setenv("DP_ADS_CONFIG", str(folder / "my.yaml"))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        make_prepared(folder / "raw")
+        configure(folder)
+        yield folder
+
+
+def configure(folder: Path, old: str = "", new: str = "") -> None:
+    """Writes the configuration, with one text in it changed."""
+    assert old in CONFIG
+    text = CONFIG.replace("RAW", str(folder / "raw" / "clicks.parquet"))
+    (folder / "my.yaml").write_text(text.replace(old, new) if old else text)
+
+
+def planned(pipeline: str, **options: Any) -> dict[str, Any]:
+    options = {"pipeline": pipeline, "profile": "tiny", **options}
+    return plan(options, prepare_datasets(options))
+
+
+def run(pipeline: str, **options: Any) -> Ran:
+    """Every step of a pipeline, as its DAG has them."""
+    found = planned(pipeline, **options)
+    audited = []
+    for group in found["groups"]:
+        trained = train(group)
+        assert trained is not None
+        audited += audit_group(trained)
+    files = report(found["run"], audited)
+    return Ran(Path(found["run"]), len(audited), Path(files["page"]).parent, files)
+
+
+@pytest.fixture(scope="module")
+def clips(here: Path) -> Ran:
+    return run("clips")
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def mlflow_runs(here: Path, ran: Ran) -> tuple[Run, list[Run]]:
+    """A run in MLflow with its children."""
+    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
+    parent = client.get_run(ran.plan["parent"]["mlflow_run"])
+    runs = client.search_runs([parent.info.experiment_id])
+    return parent, [found for found in runs if found.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+def artifacts(here: Path, run_id: str) -> set[str]:
+    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
+    return {file.path for file in client.list_artifacts(run_id)}
+
+
+def records(here: Path) -> dict[str, int]:
+    """When each trial was trained."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (here / "home" / "trials").glob("*/record.json")}
+
+
+FILES = {
+    *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
+    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "grid.csv"),
+}
+
+
+def test_every_file_of_a_report(here: Path, clips: Ran) -> None:
+    assert clips.trained == 2 + 2 * 2 * 2
+    assert {path.name for path in clips.report.iterdir()} == FILES
+    assert clips.report == here / "home" / "reports" / "clips" / clips.folder.name
+    assert (clips.report.parent / "latest").resolve() == clips.report
+    assert clips.files == {
+        "page": str(clips.report / "page.html"),
+        "markdown": str(clips.report / "report.md"),
+        "table": str(clips.report / "table.csv"),
+    }
+    ET.parse(clips.report / "figure.svg")
+    png = (clips.report / "figure.png").read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">I", png[16:20])[0] > 500
+    html = (clips.report / "page.html").read_text()
+    assert_needs_nothing(html)
+    page = Page(html)
+    assert "Clip norms side by side" in page.text
+    assert "make run PIPELINE=clips PROFILE=tiny" in page.text
+    summary = json.loads((clips.report / "summary.json").read_text())
+    assert (summary["pipeline"], summary["shows"]) == ("clips", "the paper's Table 2")
+    assert summary["headline"] in (clips.report / "report.md").read_text()
+    assert sum(summary["findings"].values()) == 2
+    index = (here / "home" / "reports" / "index.html").read_text()
+    assert f"clips/{clips.folder.name}/page.html" in index
+
+
+def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
+    rows = read_csv(clips.report / "table.csv")
+    assert [(row["method"], row["epsilon"]) for row in rows] == [
+        ("non-private", "inf"),
+        *((method, epsilon) for epsilon in ("2", "8") for method in ("C = 1", "C = 3")),
     ]
-    for clip, validation, test in ((1.0, 0.30, 0.25), (2.0, 0.28, 0.30)):
-        rows += [
-            Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=clip, seed=0), validation, test),
-            Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=clip, seed=1), validation, test + 0.02),
-        ]
-    return rows
+    for row in rows:
+        losses = []
+        for item in clips.plan["items"]:
+            trial = item["trial"]
+            if row["method"] == ("non-private" if trial["epsilon"] is None else f"C = {trial['l2_clip_norm']:g}") and (
+                trial["epsilon"] is None or row["epsilon"] == f"{trial['epsilon']:g}"
+            ):
+                losses += [one["test_loss"] for one in all_records(here) if one["trial"] == trial]
+        assert len(losses) == 2
+        assert float(row["loss_mean"]) == pytest.approx(sum(losses) / 2, rel=1e-6)
+        assert float(row["score"]) == pytest.approx(1 - sum(losses) / 2, rel=1e-6)
+    trials = read_csv(clips.report / "trials.csv")
+    assert len(trials) == 10
+    assert {row["audit"] for row in trials} == {"passed"}
+    for row in trials:
+        if row["ε budget"] != "∞":
+            assert float(row["ε at least"]) <= float(row["ε audited"]) <= float(row["ε budget"])
+    choice = read_csv(clips.report / "choice.csv")
+    assert [row["trainings"] for row in choice] == ["2"] * 4
+    assert all(float(row["ε of the run"]) < float(row["ε with the choice"]) for row in choice)
+    grid = {row["setting"]: row["values"] for row in read_csv(clips.report / "grid.csv")}
+    assert (grid["epsilons"], grid["tasks.pcvr.dp_sgd.l2_clip_norm"]) == ("2.0, 8.0", "1.0, 3.0")
 
 
-def test_rows_against_arithmetic_by_hand(outcomes: list[Outcome]) -> None:
-    baseline, private = relative_loss_rows(outcomes)
-    assert (baseline.epsilon, baseline.relative_percent_mean, baseline.seeds) == (None, 0, 2)
-    assert baseline.loss_mean == pytest.approx(0.20)
-    assert baseline.loss_std == pytest.approx(0.02 / 2**0.5)
-    assert private.chosen.l2_clip_norm == 2.0
-    assert private.loss_mean == pytest.approx(0.31)
-    assert private.relative_percent_mean == pytest.approx(55.0)
-    assert private.relative_percent_std == pytest.approx(100 * 0.02 / 2**0.5 / 0.20)
+def all_records(here: Path) -> list[Mapping[str, Any]]:
+    return [read_json(path) for path in (here / "home" / "trials").glob("*/record.json")]
 
 
-def test_order_of_the_trials_does_not_matter(outcomes: list[Outcome]) -> None:
-    assert as_csv(relative_loss_rows(outcomes[::-1])) == as_csv(relative_loss_rows(outcomes))
+def test_mlflow_has_the_report_on_the_parent_run(here: Path, clips: Ran) -> None:
+    parent, children = mlflow_runs(here, clips)
+    assert parent.info.status == "FINISHED"
+    assert artifacts(here, parent.info.run_id) == {"data_cards", *FILES}
+    losses = {row["method"] + row["epsilon"]: float(row["loss_mean"]) for row in read_csv(clips.report / "table.csv")}
+    metrics = parent.data.metrics
+    for method, epsilon in ((1, 2), (1, 8), (3, 2), (3, 8)):
+        name = f"pcvr.C_{method}.{epsilon}"
+        assert metrics[f"test_loss.{name}"] == pytest.approx(losses[f"C = {method}{epsilon}"], rel=1e-6)
+        assert metrics[f"epsilon_with_choice.{name}"] > epsilon / 2
+    assert len(children) == 10
+    assert {child.info.status for child in children} == {"FINISHED"}
+    assert {child.data.tags["reused"] for child in children} == {"false"}
 
 
-def test_csv_has_the_columns_that_are_promised(outcomes: list[Outcome]) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(relative_loss_rows(outcomes)))))
-    assert tuple(rows[0]) == CSV_COLUMNS
-    assert [row["epsilon"] for row in rows] == ["inf", "1"]
-    assert [row["seeds"] for row in rows] == ["2", "2"]
+def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -> None:
+    before = records(here)
+    again = run("clips")
+    assert again.trained == 0
+    assert records(here) == before
+    assert again.report != clips.report
+    assert (again.report / "table.csv").read_text() == (clips.report / "table.csv").read_text()
+    assert (again.report / "figure.svg").read_text() == (clips.report / "figure.svg").read_text()
+    _, children = mlflow_runs(here, again)
+    assert [child.data.tags["reused"] for child in children] == ["true"] * 10
+    assert {child.info.status for child in children} == {"FINISHED"}
 
 
-def test_a_diverged_setting_cannot_win(prepared: Prepared, outcomes: list[Outcome]) -> None:
-    diverged = Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=4.0), None, None)
-    half = Outcome(make_trial(prepared, epsilon=1.0, l2_clip_norm=4.0, seed=1), 0.01, 0.01)
-    assert relative_loss_rows([*outcomes, diverged, half])[1].chosen.l2_clip_norm == 2.0
-    with pytest.raises(UserError, match="every setting diverged"):
-        relative_loss_rows([*outcomes[:2], diverged])
+def test_another_pipeline_finds_the_trials_that_it_shares(here: Path, clips: Ran) -> None:
+    """Without columns, validation chooses the clip norm."""
+    losses = run("losses")
+    assert losses.trained == 0
+    rows = {row["epsilon"]: row for row in read_csv(losses.report / "table.csv")}
+    assert list(rows) == ["inf", "2", "8"]
+    assert float(rows["inf"]["relative_loss_percent_mean"]) == 0
+    by_validation: dict[float, list[float]] = {1.0: [], 3.0: []}
+    by_test: dict[float, list[float]] = {1.0: [], 3.0: []}
+    for one in all_records(here):
+        trial = one["trial"]
+        if (trial["epsilon"], trial["learning_rate"], trial["mechanism"]) == (8, 0.1, "dp_sgd") and trial["seed"] < 2:
+            by_validation[trial["l2_clip_norm"]].append(one["validation_loss"])
+            by_test[trial["l2_clip_norm"]].append(one["test_loss"])
+    assert {len(found) for found in by_test.values()} == {2}
+    best = min(by_validation, key=lambda clip: sum(by_validation[clip]))
+    assert float(rows["8"]["loss_mean"]) == pytest.approx(sum(by_test[best]) / 2, rel=1e-6)
+    assert [row["trainings"] for row in read_csv(losses.report / "choice.csv")] == ["4", "4"]
 
 
-def test_what_the_choice_costs(outcomes: list[Outcome]) -> None:
-    """Two settings with two seeds each: four trainings on the same examples, whichever is kept."""
-    record = MechanismRecord(
-        sampler="poisson",
-        examples=2400,
-        expected_batch_size=100,
-        max_batch_size=200,
-        steps=48,
-        noise_multiplier=2.0,
-        l2_clip_norm=1.0,
-    )
-    for outcome in outcomes:
-        mechanism = None if outcome.trial.epsilon is None else record.to_json()
-        stored = {"trial": outcome.trial.model_dump(mode="json"), "mechanism": mechanism}
-        write_json(outcome.trial.folder / "record.json", stored)
-    chosen = relative_loss_rows(outcomes)[1].chosen
-    cost = choice_cost(chosen, outcomes)
-    assert cost.trials == 4
-    assert cost.composed == pytest.approx(compose([record] * 4).epsilon_bound(1 / 2400).epsilon, rel=1e-6)
-    single = record.epsilon_bound(1 / 2400)
-    assert single.epsilon < cost.composed < 4 * single.epsilon
-    assert cost.repeat_and_select is not None
-    assert single.rdp_epsilon < cost.repeat_and_select
-    # One training alone was not chosen among any.
-    alone = choice_cost(chosen, [outcome for outcome in outcomes if outcome.trial == chosen])
-    assert (alone.trials, alone.repeat_and_select) == (1, None)
-    assert alone.composed == pytest.approx(single.epsilon, rel=1e-6)
+@pytest.mark.parametrize(
+    ("old", "new", "touched"),
+    [
+        ("l2_clip_norm: [1, 3]", "l2_clip_norm: [1, 5]", 4),
+        ("epsilons: [2, 8]", "epsilons: [2, 9]", 4),
+        ("seeds: 2", "seeds: 3", 5),
+        ("non_private: {optimizer: yogi, learning_rate: 0.01", "non_private: {optimizer: yogi, learning_rate: 0.02", 2),
+        ("learning_rate: 0.1, batch_size", "learning_rate: 0.2, batch_size", 8),
+        ("paper: {C = 1: {2: 0.75", "paper: {C = 1: {2: 0.74", 0),
+        ("hidden_layers: [8]", "hidden_layers: [16]", 10),
+    ],
+    ids=["clip", "epsilon", "seeds", "baseline", "rate", "paper", "model"],
+)
+def test_a_changed_number_trains_only_what_it_touches(here: Path, clips: Ran, old: str, new: str, touched: int) -> None:
+    before = {json.dumps(item["trial"], sort_keys=True) for item in clips.plan["items"]}
+    configure(here, old, new)
+    try:
+        found = planned("clips")
+    finally:
+        configure(here)
+    left = [item["trial"] for group in found["groups"] for item in group["items"]]
+    assert len(left) == touched
+    asked = {json.dumps(item["trial"], sort_keys=True) for item in read_plan(found["run"])["items"]}
+    assert {json.dumps(trial, sort_keys=True) for trial in left} == asked - before
 
 
-def test_a_random_number_of_trainings_costs_what_repeat_and_select_says(outcomes: list[Outcome]) -> None:
-    """Each training stands for itself: the best of all on validation is kept, and only its test loss is told."""
-    baseline, private = relative_loss_rows(outcomes, each_alone=True)
-    assert (baseline.seeds, private.seeds) == (2, 1)
-    assert (private.chosen.l2_clip_norm, private.loss_std) == (2.0, 0.0)
-    assert ChoiceCost(4, 2.0, 1.5, random=True).holds == 1.5
-    assert ChoiceCost(4, 2.0, 1.5, random=False).holds == 2.0
-    assert ChoiceCost(4, 2.0, None, random=True).holds == 2.0
+def test_a_plan_that_is_not_trained_has_no_report(here: Path, clips: Ran) -> None:
+    found = planned("clips", epsilons=[9])
+    with pytest.raises(UserError, match=r"trial 3 \(pcvr · ε=9 .* is not trained yet"):
+        report(found["run"])
+    assert not (here / "home" / "reports" / "clips" / Path(found["run"]).name).exists()
+
+
+def test_a_report_that_is_made_again_is_new(here: Path, clips: Ran) -> None:
+    """As after a change of how it looks, or of the paper's numbers beside ours."""
+    ran = run("clips", epsilons=[8])
+    assert (ran.trained, "EPSILONS=8" in (ran.report / "report.md").read_text()) == (0, True)
+    configure(here, "8: 0.76", "8: 0.77")
+    try:
+        report(str(ran.folder))
+    finally:
+        configure(here)
+    assert "0.7700" in (ran.report / "report.md").read_text()
+    assert {path.name for path in ran.report.iterdir()} == FILES
+    _, children = mlflow_runs(here, ran)
+    assert len(children) == 2 + 4
+
+
+def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
+    """Of learning rates side by side one is far too large; the others are the clip norms' trials."""
+    rates = run("rates")
+    assert rates.trained == 4
+    rows = {(row["method"], row["epsilon"]): row for row in read_csv(rates.report / "table.csv")}
+    assert {rows["sgd · 1e+30", epsilon]["loss_mean"] for epsilon in ("2", "8")} == {""}
+    assert 0 < float(rows["sgd · 0.1", "8"]["loss_mean"]) < 1
+    assert (rates.report / "report.md").read_text().count("diverged") >= 4
+    parent, _ = mlflow_runs(here, rates)
+    assert "test_loss.pcvr.sgd_0.1.8" in parent.data.metrics
+    assert not any("1e_30" in name or "1e+30" in name for name in parent.data.metrics if "test_loss" in name)
+
+
+def test_responses_on_labels_are_paid_for_once(here: Path, clips: Ran) -> None:
+    """Two learning rates share a draw; the trials of DP-SGD and the baseline are there already."""
+    labels = run("labels", seeds=1)
+    assert labels.trained == 4
+    choice = {(row["method"], row["ε budget"]): row for row in read_csv(labels.report / "choice.csv")}
+    for epsilon in ("2", "8"):
+        response = choice["randomised response · debiased", epsilon]
+        assert response["trainings"] == "2"
+        assert float(response["ε with the choice"]) == pytest.approx(float(epsilon), abs=1e-3)
+        private = choice["DP-SGD", epsilon]
+        assert float(private["ε with the choice"]) > float(private["ε of the run"])
+    assert "pCVR, randomised response · debiased:" in (labels.report / "report.md").read_text()
+    assert {path.name for path in labels.report.glob("*.svg")} == {"figure_pcvr.svg"}
+
+
+def test_a_random_search_is_reported_with_its_own_price(here: Path, clips: Ran) -> None:
+    drawn = run("drawn")
+    assert drawn.plan["mean_trials"] == {"pcvr": 2}
+    choice = read_csv(drawn.report / "choice.csv")
+    assert [row["ε budget"] for row in choice] == ["2", "8"]
+    for row in choice:
+        assert row["ε with the choice"] == row["repeat-and-select"]
+        assert int(row["trainings"]) == sum(
+            item["trial"]["epsilon"] == float(row["ε budget"]) for item in drawn.plan["items"]
+        )
+    assert {row["seeds"] for row in read_csv(drawn.report / "table.csv")} == {"1"}
+
+
+def test_curves_are_reported_without_training(here: Path) -> None:
+    found = planned("noise")
+    assert found["groups"] == []
+    before = records(here)
+    files = report(measure(found["run"]))
+    assert records(here) == before
+    rows = read_csv(Path(files["table"]))
+    assert [(row["fixed"], row["batch_size"]) for row in rows] == [
+        (fixed, size) for fixed in ("epochs", "steps") for size in ("200", "400")
+    ]
+    for row in rows:
+        sigma, size = float(row["noise_multiplier"]), int(row["batch_size"])
+        assert float(row["standard_deviation"]) == pytest.approx(sigma / size, rel=1e-6)
+        assert int(row["steps"]) == (10 if row["fixed"] == "steps" else 2400 / size)
+    folder = Path(files["page"]).parent
+    assert {path.name for path in folder.iterdir()} == {
+        *("page.html", "report.md", "summary.json", "table.csv", "grid.csv"),
+        *("figure_a.svg", "figure_a.png", "figure_b.svg", "figure_b.png"),
+    }
+    ran = Ran(Path(found["run"]), 0, folder, files)
+    parent, children = mlflow_runs(here, ran)
+    assert (parent.info.status, children) == ("FINISHED", [])
+    assert "page.html" in artifacts(here, parent.info.run_id)

@@ -115,7 +115,9 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         ({"sedes": 3, "epsilon": 1}, "unknown option epsilon, sedes"),
         (
             {"pipeline": "relative_los"},
-            "no pipeline is called 'relative_los' (did you mean 'relative_loss'?); there are: relative_loss",
+            "no pipeline is called 'relative_los' (did you mean 'relative_loss'?); there are: "
+            "relative_loss, clip_norm, large_batch, throughput, optimizers, noise_and_batch, microbatch, accountants, "
+            "label_dp",
         ),
         (
             {"profile": "papper"},

@@ -137,10 +137,10 @@ def test_examples_are_rows_of_the_training_part(prepared: Prepared) -> None:
 )
 def test_a_wrong_spec_is_named(changes: dict[str, Any], message: str, prepared: Prepared) -> None:
     with pytest.raises(UserError, match=message):
-        measure_throughput(spec_for(prepared, **changes))
+        measure_throughput(spec_for(prepared) | changes)
 
 
 def test_a_childs_error_is_said_and_raised(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="measuring .*nowhere.* failed, see above"):
-        run_child("tasks.raw_files:find_files", {}, raw="/nowhere")
-    assert "Error" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"measuring .*nowhere.* failed, see above"):
+        run_child("tasks.raw_files:find_files", {}, raw=["/nowhere"])
+    assert "✗ " in capsys.readouterr().out

@@ -86,3 +86,10 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
 def without_privacy(prepared: Prepared, **changes: Any) -> Trial:
     none = {"epsilon": None, "accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
     return make_trial(prepared, mechanism="non_private", **none, **changes)
+
+
+def label_trial(prepared: Prepared, **changes: Any) -> Trial:
+    """Like ``without_privacy``, on labels after randomised response."""
+    none = {"accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None, "target_delta": 0.0}
+    values = {"epsilon": 2.0, "response": "binary", "debias": False, **changes}
+    return make_trial(prepared, mechanism="label_dp", **none, **values)

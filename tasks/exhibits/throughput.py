@@ -118,11 +118,11 @@ def _examples_error(row: Mapping[str, Any]) -> float | None:
 
 
 def _share(rows: Mapping[Any, Mapping[str, Any]], method: str, size: int, *, noise: bool) -> float | None:
-    """A method's speed as a share of the non-private step's."""
+    """A method's speed as a share of the non-private step's, each at its best moment: others may use the machine."""
     row, baseline = rows.get((method, noise, size)), rows.get(("non_private", False, size))
     if row is None or baseline is None or not (row["fits"] and baseline["fits"]):
         return None
-    return row["steps_per_second"] / baseline["steps_per_second"]
+    return row["best_steps_per_second"] / baseline["best_steps_per_second"]
 
 
 def _ghost_is_near(rows: Mapping[Any, Mapping[str, Any]], sizes: list[int]) -> Finding:
