@@ -10,6 +10,7 @@ from dp_core.label_record import LabelRecord, composed_epsilon
 from dp_core.mechanism import MechanismRecord
 from tasks.budget import epsilon_of, selected_epsilon_of
 from tasks.document import Cell, Table
+from tasks.errors import UserError
 from tasks.releases import read_mechanism
 from tasks.results import Result
 
@@ -45,7 +46,10 @@ def choice_cost(result: Result, mean_trials: float | None = None) -> ChoiceCost:
         return ChoiceCost(1, composed, None, random=False)
     _, record = read_mechanism(result.trial.key)
     assert isinstance(record, MechanismRecord)
-    selected = selected_epsilon_of(record, delta, mean_trials=mean)
+    try:
+        selected = selected_epsilon_of(record, delta, mean_trials=mean)
+    except UserError:  # so many trials that nothing is left of δ
+        selected = math.inf
     selected_or_none = selected if selected < math.inf else None
     return ChoiceCost(len(result.tried), composed, selected_or_none, random=mean_trials is not None)
 

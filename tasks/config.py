@@ -262,7 +262,41 @@ def _contradictions(config: Config) -> Iterator[Problem]:
                 yield grid_key, f"no profile is called {profile!r}{hint}; there are: {', '.join(config.profiles)}"
                 continue
             yield from _contradictory_grids(pipeline, grids, grid_key)
+            yield from _unfit_exhibit(pipeline, grids, grid_key)
             yield from _too_large_batches(config, pipeline, profile, grid_key)
+
+
+# What an exhibit is made of: the columns that it must have, if it is of trainings.
+_OF_COLUMNS: dict[ExhibitName, tuple[ColumnName, ...]] = {
+    "relative_loss": (),
+    "clip_norm": ("l2_clip_norm",),
+    "large_batch": ("batch_size", "epochs"),
+    "optimizers": ("optimizer", "learning_rate"),
+    "microbatch": ("l2_clip_norm", "microbatch_size"),
+    "accountants": ("accountant",),
+    "label_dp": ("response", "debias"),
+}
+_OF_SEVERAL_TASKS = ("relative_loss", "label_dp")
+
+
+def _unfit_exhibit(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:
+    """What an exhibit cannot show."""
+    needs = {"noise_and_batch": "curves", "throughput": "speed"}.get(pipeline.exhibit, "tasks")
+    if not getattr(grids, needs):
+        yield key, f"exhibit {pipeline.exhibit} is made of {needs}, which are missing"
+        return
+    of = (*key[:2], "exhibit")
+    if pipeline.exhibit in _OF_COLUMNS and tuple(pipeline.columns) != _OF_COLUMNS[pipeline.exhibit]:
+        wanted = ", ".join(_OF_COLUMNS[pipeline.exhibit])
+        yield (*key[:2], "columns"), f"exhibit {pipeline.exhibit} is of columns: [{wanted}]"
+    if pipeline.exhibit not in _OF_SEVERAL_TASKS and len(pipeline.datasets) > 1:
+        yield of, f"{pipeline.exhibit} shows one task, and the pipeline has {len(pipeline.datasets)}"
+    for task, grid in grids.tasks.items():
+        if pipeline.exhibit != "label_dp" and grid.label_dp is not None and grid.dp_sgd is not None:
+            yield (
+                (*key, "tasks", task),
+                f"exhibit {pipeline.exhibit} shows one way to be private: dp_sgd or label_dp",
+            )
 
 
 def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import math
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,7 +97,8 @@ def _contents(
         name = ".".join([result.task, *arm, result.trial.epsilon_label])
         if not result.diverged:
             metrics[f"test_loss.{name}"] = result.loss
-            metrics[f"relative_loss_percent.{name}"] = relative_percent(result, baselines[result.task])[0]
+            relative, _ = relative_percent(result, baselines[result.task])
+            metrics |= {f"relative_loss_percent.{name}": relative} if math.isfinite(relative) else {}
         if number in costs:
             metrics[f"epsilon_with_choice.{name}"] = costs[number].holds
     epsilons = {item["trial"]: item["epsilon"] for item in audited}

@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import stdev
 from typing import Any, NamedTuple, get_args
 
@@ -547,7 +547,9 @@ def test_noise_at_one_batch_size() -> None:
 # Table 4 and Figure 4(b).
 
 
-def speeds(rows: dict[tuple[str, bool], list[float | None]], largest: dict[str, int], **changes: Any) -> dict[str, Any]:
+def speeds(
+    rows: Mapping[tuple[str, bool], Sequence[float | None]], largest: dict[str, int], **changes: Any
+) -> dict[str, Any]:
     """As tasks.speed.throughput measures, with planted steps per second at batches of 64, 256, …; None does not fit."""
     measured: list[dict[str, Any]] = []
     for (method, noise), found in rows.items():
@@ -744,7 +746,12 @@ def test_another_task_is_judged_by_its_own_loss(name: str, diverges: bool) -> No
         return None if diverges and same else plain(trial)
 
     shown = show(name, loss, sweeping)
-    said = [shown.headline, *(f.evidence for f in shown.findings), *(t.title for t in (*shown.tables, *shown.figures))]
+    said = [
+        shown.headline,
+        *(f.evidence for f in shown.findings),
+        *(t.title for t in shown.tables),
+        *(f.title for f in shown.figures),
+    ]
     assert "AUC" not in "".join(text for text in said if "paper" not in text)
     assert "Poisson log loss" in "".join(said)
     finite = min(cell.text for row in shown.tables[0].rows for cell in row[1:] if cell.text)

@@ -113,9 +113,7 @@ def test_all_else_is_another_program(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("change", [{"clipping": "automatic"}, {"optimizer": "adam"}, {"batch_size": 200}], ids=str)
-def test_another_program_is_really_compiled(
-    prepared: Prepared, made: list[Trainer], change: dict[str, Any]
-) -> None:
+def test_another_program_is_really_compiled(prepared: Prepared, made: list[Trainer], change: dict[str, Any]) -> None:
     for trial in (make_trial(prepared), make_trial(prepared, **change)):
         run_trial(trial, prepared)
     total = sum(trainer.run._cache_size() for trainer in set(made))  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""LabelDP from the labels to the statement: what is trained on, what that is worth, and that lies about it are caught."""
+"""LabelDP from the labels to the statement: what is trained on, what that is worth, and that lies are caught."""
 
 from __future__ import annotations
 
@@ -242,9 +242,7 @@ class TestPlantedBugs:
         assert "labels were kept, where probability" in findings_of(label_trial(prepared, seed=51), prepared)
 
     @pytest.mark.parametrize("debias", [False, True])
-    def test_labels_are_not_randomised(
-        self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, debias: bool
-    ) -> None:
+    def test_labels_are_not_randomised(self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, debias: bool) -> None:
         monkeypatch.setattr(RandomizedResponse, "respond", lambda self, indices, rng: np.asarray(indices))
         found = findings_of(label_trial(prepared, seed=52, debias=debias), prepared)
         assert "2,400 of 2,400 labels were kept" in found

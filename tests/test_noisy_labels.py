@@ -159,7 +159,7 @@ def test_labels_that_count_nothing_are_refused(kind: str, bad: float) -> None:
 
 def test_budgets_too_small_to_tell_anything_are_refused() -> None:
     for kind in KINDS:
-        with pytest.raises(UserError, match="so small|at least"):
+        with pytest.raises(UserError, match=r"so small|at least"):
             drawn(kind, epsilon=1e-17)
 
 

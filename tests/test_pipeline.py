@@ -17,6 +17,10 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+FILES = {
+    *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
+    *(f"{name}.csv" for name in ("table", "settings", "choice", "trials", "grid")),
+}
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,16 +36,16 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def table(home: Path) -> list[dict[str, str]]:
-    path = home / "reports" / "relative_loss" / "latest" / "table.csv"
+def table(home: Path, pipeline: str = "relative_loss") -> list[dict[str, str]]:
+    path = home / "reports" / pipeline / "latest" / "table.csv"
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def nested_runs(home: Path) -> tuple[Run, list[Run]]:
+def nested_runs(home: Path, pipeline: str = "relative_loss") -> tuple[Run, list[Run]]:
     """The newest parent run and its children."""
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("relative_loss")
+    experiment = client.get_experiment_by_name(pipeline)
     assert experiment is not None
     runs = list(client.search_runs([experiment.experiment_id]))
     parents = [found for found in runs if "mlflow.parentRunId" not in found.data.tags]
@@ -73,10 +77,14 @@ def test_the_run_ends_in_a_table(smoke: tuple[Path, subprocess.CompletedProcess[
         assert increments["1"] == pytest.approx(100 * (losses["1"] - losses["inf"]) / losses["inf"], rel=1e-5)
     assert "Relative loss increment" in done.stdout
     assert "13.58" in done.stdout
-    assert str(home / "reports" / "relative_loss" / "latest" / "table.md") in done.stdout
-    markdown = (home / "reports" / "relative_loss" / "latest" / "table.md").read_text()
+    latest = home / "reports" / "relative_loss" / "latest"
+    assert done.stdout.splitlines()[-1] == f"Page: {latest / 'page.html'}"
+    markdown = (latest / "report.md").read_text()
     assert "13.58" in markdown
     assert "of the way" in markdown
+    assert "make run PIPELINE=relative_loss PROFILE=smoke" in markdown
+    assert {path.name for path in latest.iterdir()} == FILES
+    assert "relative_loss" in (home / "reports" / "index.html").read_text()
 
 
 def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -85,13 +93,9 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["pipeline"] == "relative_loss"
     assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
-    assert "relative_loss_percent.pctr.10" in parent.data.metrics
+    assert {"test_loss.pctr.DP-SGD.10", "epsilon_with_choice.pctr.DP-SGD.10"} <= set(parent.data.metrics)
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
-    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {
-        "data_cards",
-        "table.csv",
-        "table.md",
-    }
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"data_cards", *FILES}
     cards = [Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "data_cards")]
     assert cards == ["synthetic_clicks.html", "synthetic_display.html"]
     for child in children:
@@ -144,7 +148,27 @@ def test_a_second_run_finds_its_trials(smoke: tuple[Path, subprocess.CompletedPr
     assert table(home) == [row for row in rows if row["task"] == "pctr"]
     _, children = nested_runs(home)
     assert [child.data.tags["reused"] for child in children] == ["true"] * 5
-    assert Path(json.loads(second.stdout)["table"]).exists()
+    made = json.loads(second.stdout)
+    assert set(made) == {"page", "markdown", "table"}
+    assert all(Path(path).exists() for path in made.values())
+
+
+def test_a_pipeline_that_trains_nothing(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """On data that the other pipeline prepared: noise for a budget at each batch size, and a page of it."""
+    home, _ = smoke
+    trials = set((home / "trials").iterdir())
+    done = run(home, "--pipeline", "noise_and_batch", "--profile", "smoke", "--epsilons", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(home, "noise_and_batch")
+    assert [(row["fixed"], row["batch_size"]) for row in rows] == [
+        (fixed, size) for fixed in ("epochs", "steps") for size in ("256", "1024", "4096")
+    ]
+    assert {row["epsilon"] for row in rows} == {"2"}
+    assert done.stdout.splitlines()[-1].endswith("reports/noise_and_batch/latest/page.html")
+    assert "Noise against batch size" in (home / "reports" / "index.html").read_text()
+    parent, children = nested_runs(home, "noise_and_batch")
+    assert (parent.info.status, children) == ("FINISHED", [])
+    assert set((home / "trials").iterdir()) == trials
 
 
 def write_kaggle_file(path: Path, rows: int = 2500) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tasks.document import Cell, Table
-from tasks.report_files import as_csv, as_markdown, as_png, print_document_tables, write_report
+from tasks.report_files import as_csv, as_markdown, as_png, print_document_tables, print_report, write_report
 from tasks.svg_plots import standalone
 from tests.documents import HOSTILE, SHOWN, make_document, make_figure, make_table
 
@@ -41,9 +41,20 @@ def test_every_file_is_written_and_can_be_read(tmp_path: Path, text: str) -> Non
     assert next(csv.reader(io.StringIO((tmp_path / "auc.csv").read_text()))) == ["epsilon", "loss", "task"]
 
 
-def test_the_summary_says_what_the_index_needs(tmp_path: Path) -> None:
-    write_report(tmp_path, make_document("words", headline="It works.", finished="2026-01-02 03:04 UTC"))
+def test_the_summary_says_what_the_index_and_the_terminal_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = make_document("words", headline="It works.", finished="2026-01-02 03:04 UTC")
+    write_report(tmp_path, document)
     summary = json.loads((tmp_path / "summary.json").read_text())
+    claims, table = summary.pop("claims"), summary.pop("table")
+    assert claims == [finding._asdict() for finding in document.findings]
+    assert table["rows"] == [[[cell.text, cell.strong] for cell in row] for row in document.tables[0].rows]
+    print_report(tmp_path)
+    printed = capsys.readouterr().out
+    assert "It works." in printed
+    for finding in document.findings:
+        assert finding.evidence in printed
     assert summary == {
         **dict.fromkeys(("pipeline", "profile", "run", "title", "shows"), "words"),
         "headline": "It works.",

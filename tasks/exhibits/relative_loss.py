@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import stdev
 
 from tasks.descriptions import TaskName
@@ -12,7 +13,12 @@ from tasks.svg_plots import Point, Series, line_chart
 
 
 def relative_percent(result: Result, baseline: Result) -> tuple[float, float]:
-    """(L_ε − L_∞)/L_∞ in percent: its mean and standard deviation over seeds, the baseline's mean loss being given."""
+    """(L_ε − L_∞)/|L_∞| in percent: its mean and standard deviation over seeds, the baseline's mean loss being given.
+
+    A Poisson log loss may be below zero, where the larger one is still the worse. Of a perfect baseline it is NaN.
+    """
+    if baseline.loss == 0:
+        return math.nan, math.nan
     return 100 * (result.loss - baseline.loss) / abs(baseline.loss), 100 * result.spread / abs(baseline.loss)
 
 
@@ -42,7 +48,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
         )
     columns = ["ε", *(f"{TASK_TITLES[task]} {what}" for task in sweep.tasks for what in ("ours", "paper"))]
     caption = (
-        f"(L_ε − L_∞)/L_∞ on the test split, in percent: mean ± standard deviation over "
+        f"(L_ε − L_∞)/|L_∞| on the test split, in percent: mean ± standard deviation over "
         f"{seeds_text(sweep.results[-1])}; δ = 1/N. “paper” is the paper's Table 1, on other data."
     )
     table = Table("table", "Relative loss increment (%)", columns, rows, caption, records)
