@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from tasks.config import SamplerName
 from tasks.errors import UserError
+from tasks.grids import SamplerName
 from tasks.home import home
 
 # Heavy libraries are imported by the verbs that need them: `--help` and `validate` stay quick.

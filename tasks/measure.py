@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config import Config, NoiseCurves, SpeedGrid, load_config
+from tasks.config import Config, load_config
 from tasks.curves import noise_by_batch_size
 from tasks.encoded import open_prepared
 from tasks.errors import UserError
+from tasks.grids import NoiseCurves, SpeedGrid
 from tasks.home import write_json
 from tasks.plan import read_plan
 from tasks.progress import Ticker

@@ -13,11 +13,12 @@ import numpy as np
 
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
-from tasks.config import Config, ModelName, Profile, TrainingGrid, load_config
+from tasks.config import Config, Profile, load_config
 from tasks.datasets import write_card
 from tasks.descriptions import TaskName
 from tasks.encoded import Prepared, open_prepared, vocabulary_release
 from tasks.errors import UserError
+from tasks.grids import ModelName, TrainingGrid
 from tasks.groups import in_groups
 from tasks.home import home, point_latest_at, read_json, short_hash, write_json
 from tasks.progress import say

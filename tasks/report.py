@@ -13,12 +13,13 @@ from typing import Any
 
 from tasks.audit import audit
 from tasks.choice_cost import ChoiceCost, choice_cost, choice_table
-from tasks.config import Config, Grids, load_config
+from tasks.config import Config, load_config
 from tasks.datasets import write_card
 from tasks.document import Cell, Document, Table
 from tasks.encoded import open_prepared
 from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, score_text
 from tasks.exhibits.relative_loss import relative_percent
+from tasks.grids import Grids
 from tasks.home import home, point_latest_at, read_json, whole_directory
 from tasks.index_page import write_index
 from tasks.measure import MEASURED

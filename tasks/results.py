@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from tasks.config import MechanismName
 from tasks.descriptions import TASKS, TaskName
 from tasks.errors import UserError
+from tasks.grids import MechanismName
 from tasks.trial import RESPONSES, Trial
 
 # How sure a difference between two methods must be, to be more than noise between seeds.

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config import (
+from tasks.descriptions import TaskName
+from tasks.grids import (
     AccountantName,
     ClippingName,
     MechanismName,
@@ -17,7 +18,6 @@ from tasks.config import (
     SamplerName,
     SensitivityName,
 )
-from tasks.descriptions import TaskName
 from tasks.home import home, short_hash
 
 # Raised when the training code changes what a trial's numbers would be, so that old ones are not found.

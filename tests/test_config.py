@@ -15,9 +15,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tasks.config import Config, LabelGrid, TaskGrid, TrainingGrid, config_path, load_config
+from tasks.config import Config, config_path, load_config
 from tasks.descriptions import TASKS, Dataset
 from tasks.errors import UserError
+from tasks.grids import LabelGrid, TaskGrid, TrainingGrid
 from tasks.home import CHECKOUT
 from tasks.plan import _combinations
 
@@ -541,15 +542,21 @@ LABEL_DP = """\
 """
 
 
+# LabelDP alone, and what a table of several ways to be private needs.
+ALONE = SMALL[: SMALL.index("            dp_sgd:")] + LABEL_DP
+BESIDE = "    title: A sweep\n    exhibit: label_dp\n    columns: [response, debias]\n"
+
+
 class TestExhibits:
     """What a pipeline shows, and which ways of being private it needs for that."""
 
     def test_label_dp_may_stand_beside_dp_sgd_or_alone(self, load: Load) -> None:
-        both = load(SMALL + LABEL_DP).grids("sweep", "tiny").tasks["pctr"]
-        assert isinstance(both.label_dp, LabelGrid)
-        assert (both.label_dp.response, both.label_dp.debias, both.label_dp.largest_count) == (("binary",), (True,), 10)
-        alone = load(SMALL[: SMALL.index("            dp_sgd:")] + LABEL_DP).grids("sweep", "tiny").tasks["pctr"]
-        assert alone.dp_sgd is None
+        config = load(edit(SMALL + LABEL_DP, "    title: A sweep\n", BESIDE))
+        grid = config.grids("sweep", "tiny").tasks["pctr"].label_dp
+        assert isinstance(grid, LabelGrid)
+        assert (grid.response, grid.debias, grid.largest_count) == (("binary",), (True,), 10)
+        assert config.pipeline("sweep").columns == ("response", "debias"), "which only one of the two has"
+        assert load(ALONE).grids("sweep", "tiny").tasks["pctr"].dp_sgd is None
 
     def test_nothing_private(self, load: Load) -> None:
         text = SMALL[: SMALL.index("            dp_sgd:")]
@@ -559,18 +566,17 @@ class TestExhibits:
 
     @pytest.mark.parametrize("response", ["k_ary", "bins"])
     def test_a_response_that_is_for_other_labels(self, load: Load, response: str) -> None:
-        text = SMALL + LABEL_DP.replace("binary", response)
-        assert mistakes(load, text) == [
-            f"my.yaml:31: {GRID}.tasks.pctr.label_dp.response: {response!r} is not for the labels of pctr; "
+        assert mistakes(load, ALONE.replace("response: binary", f"response: {response}")) == [
+            f"my.yaml:25: {GRID}.tasks.pctr.label_dp.response: {response!r} is not for the labels of pctr; "
             "allowed: binary"
         ]
 
     def test_counts_are_not_binary(self, load: Load) -> None:
-        text = edit(SMALL + LABEL_DP, "{pctr: {column: click, kind: binary}}", "{pconvs: {column: click, kind: count}}")
+        text = edit(ALONE, "{pctr: {column: click, kind: binary}}", "{pconvs: {column: click, kind: count}}")
         text = edit(text, "datasets: {pctr: logs}", "datasets: {pconvs: logs}")
         text = edit(text, "          pctr:\n", "          pconvs:\n")
         assert mistakes(load, text) == [
-            f"my.yaml:31: {GRID}.tasks.pconvs.label_dp.response: 'binary' is not for the labels of pconvs; "
+            f"my.yaml:25: {GRID}.tasks.pconvs.label_dp.response: 'binary' is not for the labels of pconvs; "
             "allowed: bins, k_ary"
         ]
         assert load(text.replace("response: binary", "response: [k_ary, bins]"))
@@ -580,22 +586,22 @@ class TestExhibits:
         assert only.startswith(f"my.yaml:31: {GRID}.tasks.pctr.label_dp.l2_clip_norm: unknown key; allowed here: ")
         assert only.endswith("response, debias, largest_count")
 
+    def test_a_column_that_is_no_setting(self, load: Load) -> None:
+        assert mistakes(load, edit(SMALL, "    title: A sweep\n", BESIDE)) == [
+            f"my.yaml:18: pipelines.sweep.columns: {column} is no setting of what pctr trains under tiny"
+            for column in ("debias", "response")
+        ]
+
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            ("[response]", "columns: response is no setting of what pctr trains under tiny"),
-            ("[debias, epochs]", "columns: debias is no setting of what pctr trains under tiny"),
             ("[momentum]", "columns.0: input should be 'optimizer'"),
             ("[epochs, epochs]", "columns: 'epochs' is in the list more than once"),
         ],
     )
-    def test_a_column_that_is_no_setting(self, load: Load, columns: str, message: str) -> None:
+    def test_a_column_that_cannot_be(self, load: Load, columns: str, message: str) -> None:
         (only,) = mistakes(load, edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    columns: {columns}\n"))
         assert only.startswith(f"my.yaml:17: pipelines.sweep.{message}")
-
-    def test_a_column_that_one_way_of_being_private_has(self, load: Load) -> None:
-        text = edit(SMALL + LABEL_DP, "    title: A sweep\n", "    title: A sweep\n    columns: [response, epochs]\n")
-        assert load(text).pipeline("sweep").columns == ("response", "epochs")
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -615,13 +621,14 @@ class TestExhibits:
         )
 
     def test_a_random_search_with_columns_or_with_labels(self, load: Load) -> None:
-        random = edit(SMALL, "        seeds: 1\n", "        seeds: 1\n        search: random\n")
-        assert load(random)
-        text = edit(random, "    title: A sweep\n", "    title: A sweep\n    columns: [l2_clip_norm]\n")
-        assert mistakes(load, text) == [
-            f"my.yaml:23: {GRID}.search: a table with columns needs every setting: use `search: all`, or no columns"
+        random = "        seeds: 1\n        search: random\n"
+        text = edit(SMALL, "        seeds: 1\n", random)
+        assert load(text)
+        columns = "    title: A sweep\n    exhibit: clip_norm\n    columns: [l2_clip_norm]\n"
+        assert mistakes(load, edit(text, "    title: A sweep\n", columns)) == [
+            f"my.yaml:24: {GRID}.search: a table with columns needs every setting: use `search: all`, or no columns"
         ]
-        assert mistakes(load, random + LABEL_DP) == [
+        assert mistakes(load, edit(ALONE, "        seeds: 1\n", random)) == [
             f"my.yaml:22: {GRID}.search: what `search: random` costs is not known for label_dp: use `search: all`"
         ]
 
@@ -652,26 +659,43 @@ class TestExhibits:
 
     def test_one_of_three(self, load: Load) -> None:
         told = f"{GRID}: give one of tasks (to train), curves (of noise) and speed (to measure), got "
-        text = self.of("throughput", "        epsilons: [1]\n")
-        assert mistakes(load, text) == [f"my.yaml:20: {told}none"]
-        assert mistakes(load, self.of("throughput", self.CURVES + self.SPEED)) == [
-            f"my.yaml:20: {told}['curves', 'speed']"
-        ]
+        assert f"my.yaml:20: {told}none" in mistakes(load, self.of("throughput", "        epsilons: [1]\n"))
+        text = self.of("throughput", self.CURVES + self.SPEED)
+        assert mistakes(load, text) == [f"my.yaml:20: {told}['curves', 'speed']"]
         text = edit(SMALL, "        seeds: 1\n", self.SPEED)
         assert mistakes(load, text) == [f"my.yaml:19: {told}['tasks', 'speed']"]
 
     @pytest.mark.parametrize(
-        ("exhibit", "grid", "message"),
-        [
-            ("clip_norm", SPEED, "speed: exhibit 'clip_norm' shows tasks"),
-            ("throughput", CURVES, "curves: exhibit 'throughput' shows speed"),
-            ("noise_and_batch", SPEED, "speed: exhibit 'noise_and_batch' shows curves"),
-        ],
+        ("exhibit", "grid", "missing"),
+        [("clip_norm", SPEED, "tasks"), ("throughput", CURVES, "speed"), ("noise_and_batch", SPEED, "curves")],
+        ids=["tasks", "speed", "curves"],
     )
-    def test_an_exhibit_of_something_else(self, load: Load, exhibit: str, grid: str, message: str) -> None:
+    def test_an_exhibit_of_something_else(self, load: Load, exhibit: str, grid: str, missing: str) -> None:
         """One DAG and one kind of report serve all profiles of a pipeline."""
-        assert mistakes(load, self.of(exhibit, grid)) == [
-            f"my.yaml:21: {GRID}.{message}: give these, or another exhibit"
+        text = self.of(exhibit, "        epsilons: [1]\n" + grid)
+        assert mistakes(load, text) == [
+            f"my.yaml:20: {GRID}: exhibit {exhibit} is made of {missing}, which are missing"
+        ]
+
+    @pytest.mark.parametrize(
+        ("heading", "line", "message"),
+        [
+            ("exhibit: clip_norm", 15, "columns: exhibit clip_norm is of columns: [l2_clip_norm]"),
+            (
+                "exhibit: optimizers\n    columns: [learning_rate]",
+                18,
+                "columns: exhibit optimizers is of columns: [optimizer, learning_rate]",
+            ),
+        ],
+        ids=["none", "other"],
+    )
+    def test_an_exhibit_without_its_columns(self, load: Load, heading: str, line: int, message: str) -> None:
+        text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    {heading}\n")
+        assert mistakes(load, text) == [f"my.yaml:{line}: pipelines.sweep.{message}"]
+
+    def test_two_ways_to_be_private_are_for_one_exhibit(self, load: Load) -> None:
+        assert mistakes(load, SMALL + LABEL_DP) == [
+            f"my.yaml:23: {GRID}.tasks.pctr: exhibit relative_loss shows one way to be private: dp_sgd or label_dp"
         ]
 
 

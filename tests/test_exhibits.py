@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from tasks.config import Pipeline, load_config
+from tasks.config import load_config
 from tasks.document import Table, Verdict
 from tasks.errors import UserError
 from tasks.exhibits import noise_and_batch, throughput
 from tasks.exhibits.common import Exhibit, Sweep
+from tasks.grids import Pipeline
 from tasks.home import CHECKOUT
 from tasks.report_files import as_csv
 from tasks.results import Outcome, choose

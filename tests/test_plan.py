@@ -48,10 +48,12 @@ pipelines:
             dp_sgd: {optimizer: sgd, learning_rate: [0.1, 0.3, 1.0], batch_size: 100, epochs: 2, l2_clip_norm: [1, 3]}
 """
 ALL = CONFIG.replace("        search: random\n", "")
+BESIDE = ("    title: A sweep\n", "    title: A sweep\n    exhibit: label_dp\n    columns: [response, debias]\n")
 PATHS = {"dataset": "tiny_clicks", "fingerprint": "any"}
 LABEL_DP = """\
             label_dp: {optimizer: yogi, learning_rate: [0.01, 0.03], batch_size: 100, epochs: 1, response: binary, debias: [true, false]}
 """  # noqa: E501
+BOTH = ALL.replace(*BESIDE) + LABEL_DP
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ def test_rdp_asks_for_more_noise(prepared: Prepared, tmp_path: Path, monkeypatch
 def test_label_dp_has_no_noise_in_training_and_no_delta(
     prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(ALL + LABEL_DP, tmp_path, monkeypatch)
+    use(BOTH, tmp_path, monkeypatch)
     trials = list(_trials(load_config(), selection(epsilons=(1.0, 4.0)), "pcvr", prepared))
     kinds = Counter(trial.mechanism for trial in trials)
     assert kinds == {"non_private": 2, "dp_sgd": 2 * 12, "label_dp": 2 * 2 * 2 * 2}
@@ -192,7 +194,7 @@ def test_label_dp_has_no_noise_in_training_and_no_delta(
 
 
 def test_counts_have_a_largest_one(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ALL + LABEL_DP).replace("pcvr", "pconvs").replace("kind: any", "kind: count")
+    text = BOTH.replace("pcvr", "pconvs").replace("kind: any", "kind: count")
     use(text.replace("response: binary", "response: [k_ary, bins], largest_count: 7"), tmp_path, monkeypatch)
     chosen = selection(tasks=("pconvs",), datasets={"pconvs": "tiny_clicks"})
     trials = list(_trials(load_config(), chosen, "pconvs", prepared))
@@ -213,7 +215,7 @@ class TestPlan:
     ) -> None:
         """Every trial of the plan that is not trained is in one group, by its program."""
         options = {"epsilons": [2.0], "seeds": 1, "tasks": ["pcvr"]}
-        planned = self.planned(ALL + LABEL_DP, tmp_path, monkeypatch, **options)
+        planned = self.planned(BOTH, tmp_path, monkeypatch, **options)
         written = read_plan(planned["run"])
         assert written["options"] == {"pipeline": "sweep", "profile": "tiny", **options}
         assert written["selection"]["epsilons"] == [2.0]
@@ -226,7 +228,7 @@ class TestPlan:
 
         trained = Trial.model_validate(written["items"][3]["trial"])
         write_json(trained.folder / "record.json", {})
-        again = self.planned(ALL + LABEL_DP, tmp_path, monkeypatch, **options)
+        again = self.planned(BOTH, tmp_path, monkeypatch, **options)
         assert len(read_plan(again["run"])["items"]) == 11
         numbers = sorted(item["number"] for group in again["groups"] for item in group["items"])
         assert numbers == [1, 2, 3, *range(5, 12)]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from tasks.config import Pipeline
 from tasks.descriptions import TaskName
 from tasks.document import Cell, Figure, Finding, Table, Verdict
+from tasks.grids import Pipeline
 from tasks.results import Arm, Result, difference, paired
 from tasks.svg_plots import Level, Point, Series, line_chart
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.config import Pipeline
 from tasks.document import Cell, Figure, Finding, Table
 from tasks.errors import UserError
 from tasks.exhibits.common import Exhibit, paper_table
+from tasks.grids import Pipeline
 from tasks.svg_plots import Point, Series, line_chart
 
 _TITLES = {

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from tasks.config import ModelName
 from tasks.descriptions import TaskName
 from tasks.encoded import Prepared, open_prepared
 from tasks.errors import UserError
+from tasks.grids import ModelName
 from tasks.home import home, read_json, short_hash, write_json
 from tasks.progress import format_seconds, say
 from tasks.sections import Count, Distinct, Finite, Items, Section
