@@ -153,8 +153,17 @@ def print_document_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         shown = TerminalTable(title=Text(_flat(table.title)), caption=Text(_flat(table.caption)), box=box.SIMPLE_HEAD)
         shown.show_edge, shown.padding = False, (0, 1, 0, 0)
-        for column, number in zip(table.columns, numeric_columns(table), strict=True):
-            shown.add_column(Text(_flat(column)), justify="right" if number else "left", overflow="fold")
+        numeric = numeric_columns(table)
+        cells = [[_flat(row[at].text) for row in table.rows] for at in range(len(table.columns))]
+        # Headers are folded between words before numbers are.
+        least = [
+            max(map(cell_len, [*texts, *_flat(column).split()]), default=0)
+            for column, texts in zip(table.columns, cells, strict=True)
+        ]
+        fits = sum(least) + len(least) <= console.width
+        for column, number, width in zip(table.columns, numeric, least, strict=True):
+            most = width if number and fits else None
+            shown.add_column(Text(_flat(column)), justify="right" if number else "left", overflow="fold", width=most)
         for row in table.rows:
             shown.add_row(*(Text(_flat(cell.text), style="bold" if cell.strong else "") for cell in row))
         console.print(shown)

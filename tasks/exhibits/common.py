@@ -14,6 +14,8 @@ from tasks.svg_plots import Level, Point, Series, line_chart
 
 TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 _NOISE_MARK = "≈"
+# A table with more methods than that has a row for each instead of a column.
+_MOST_COLUMNS = 6
 # What a model that diverged is worth where ranking is judged: nothing more than chance.
 _CHANCE_AUC_LOSS = 0.5
 
@@ -92,29 +94,34 @@ def best_of(results: Sequence[Result]) -> Result:
 
 
 def score_table(sweep: Sweep, task: TaskName, *, title: str, name: str = "table") -> Table:
-    """A row for each budget and a column for each arm; the best is strong, and what cannot be told from it marked."""
-    arms = sweep.arms(task)
-    rows: list[list[Cell]] = []
-    records: list[dict[str, Any]] = [record_of(sweep.baseline(task))]
+    """A row for each budget and a column for each arm; the best is strong, and what cannot be told from it marked.
+
+    With many arms they are the rows.
+    """
+    arms, baseline = sweep.arms(task), sweep.baseline(task)
+    records: list[dict[str, Any]] = [record_of(baseline)]
+    cells: dict[tuple[Arm, float], Cell] = {}
     for epsilon in sweep.epsilons:
         best = best_of(sweep.at(task, epsilon))
-        cells = [Cell(f"{epsilon:g}", epsilon)]
         for arm in arms:
             result = sweep.get(task, arm, epsilon)
-            cells.append(_score_cell(result, best) if result else Cell("–"))
+            cells[arm, epsilon] = _score_cell(result, best) if result else Cell("–")
             records += [record_of(result)] if result else []
-        rows.append(cells)
-    baseline = sweep.baseline(task)
-    rows.append([Cell("∞", float("inf")), Cell(score_text(baseline), score(task, baseline.loss))])
-    rows[-1] += [Cell("") for _ in arms[1:]]
+    by_arm = len(arms) > _MOST_COLUMNS
+    if by_arm:
+        columns = ["method", *(f"ε = {epsilon:g}" for epsilon in sweep.epsilons)]
+        rows = [[Cell(arm.label), *(cells[arm, epsilon] for epsilon in sweep.epsilons)] for arm in arms]
+    else:
+        columns = ["ε", *(arm.label for arm in arms)]
+        rows = [[Cell(f"{epsilon:g}", epsilon), *(cells[arm, epsilon] for arm in arms)] for epsilon in sweep.epsilons]
     tried = sorted({len(r.tried) for r in sweep.results if r.task == task and r.epsilon is not None})
     caption = (
-        f"{score_name(task)} on the test split, mean ± standard deviation over {seeds_text(baseline)}. Each cell is "
-        f"the best of {' or '.join(map(str, tried))} trainings (settings times seeds) by validation loss. Strong: the "
-        f"best of its row by validation; {_NOISE_MARK}: not told from it by a paired t-test over the seeds (95 %). "
-        "∞ is the non-private baseline."
+        f"{score_name(task)} on the test split, mean ± standard deviation over {seeds_text(baseline)}; the non-private "
+        f"baseline has {score_text(baseline)}. Each cell is the best of {' or '.join(map(str, tried))} trainings "
+        f"(settings times seeds) by validation loss. Strong: the best of its {'column' if by_arm else 'row'} by "
+        f"validation; {_NOISE_MARK}: not told from it by a paired t-test over the seeds (95 %)."
     )
-    return Table(name, title, ["ε", *(arm.label for arm in arms)], rows, caption, records)
+    return Table(name, title, columns, rows, caption, records)
 
 
 def seeds_text(result: Result) -> str:
