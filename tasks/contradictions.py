@@ -53,7 +53,8 @@ def _unfit_exhibit(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> It
     """What an exhibit cannot show."""
     needs = {"noise_and_batch": "curves", "throughput": "speed"}.get(pipeline.exhibit, "tasks")
     if not getattr(grids, needs):
-        yield key, f"exhibit {pipeline.exhibit} is made of {needs}, which are missing"
+        if any(getattr(grids, name) for name in ("tasks", "curves", "speed")):
+            yield key, f"exhibit {pipeline.exhibit} is made of {needs}, which are missing"
         return
     of = (*key[:2], "exhibit")
     if pipeline.exhibit in _OF_COLUMNS and tuple(pipeline.columns) != _OF_COLUMNS[pipeline.exhibit]:

@@ -13,6 +13,7 @@ from dp_core.label_bins import Bins, binary_bins, count_bins, noisy_histogram, o
 from dp_core.label_record import LabelRecord
 from dp_core.randomized_response import RandomizedResponse
 from tasks.errors import UserError
+from tasks.home import short_hash
 from tasks.trial import Trial
 
 # Of a budget for responses on bins, what the histogram gets that the bins are fitted to.
@@ -42,12 +43,14 @@ class NoisyLabels(NamedTuple):
 def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> NoisyLabels:
     """Randomised response on the training labels.
 
-    What is drawn depends on the budget, the kind of response and ``entropy`` alone: trials with one seed that differ
-    in how they train share one draw, which is released once however many of them there are.
+    What is drawn depends on the task, the budget, the kind of response and ``entropy`` alone: trials with one seed that
+    differ in how they train share one draw, which is released once however many of them there are. Draws that differ
+    in one of these are independent, as adding up their ε supposes.
     """
     assert trial.epsilon is not None
     assert trial.response is not None
-    rng = np.random.default_rng(np.random.SeedSequence(tuple(entropy), spawn_key=_STREAM))
+    asked = int(short_hash([trial.task, trial.response, trial.largest_count, trial.epsilon]), 16)
+    rng = np.random.default_rng(np.random.SeedSequence((*entropy, asked), spawn_key=_STREAM))
     try:
         bins, histogram_epsilon = _bins(trial, trial.epsilon, labels, rng)
         true = bins.indices(labels)
