@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.descriptions import TaskName
-from tasks.sections import Count, Distinct, Finite, OneOrMore, Section, Some
+from tasks.sections import Count, Distinct, Finite, Items, OneOrMore, Section, Some
 
 MechanismName = Literal["non_private", "dp_sgd", "label_dp"]
 OptimizerName = Literal["sgd", "yogi", "adagrad", "adam", "adamw"]
@@ -108,9 +108,13 @@ class NoiseCurves(Section):
 
 
 class SpeedGrid(Section):
-    """What is timed: each batch size with each way of making gradients, if it fits into so much memory."""
+    """What is timed: each batch size with each way of making gradients, if it fits into so much memory.
+
+    ``hidden_layers`` are the model's, if not the profile's.
+    """
 
     batch_sizes: Distinct[Count]
+    hidden_layers: Items[Count] | None = None
     rounds: Count = 5
     memory_cap_gib: Finite = 4.0
 

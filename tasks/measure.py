@@ -70,7 +70,7 @@ def _speed(config: Config, speed: SpeedGrid, planned: Mapping[str, Any]) -> dict
         {
             "prepared": planned["prepared"][selection["datasets"][task]],
             "task": task,
-            "hidden_layers": list(config.profile(selection["profile"]).hidden_layers),
+            "hidden_layers": list(speed.hidden_layers or config.profile(selection["profile"]).hidden_layers),
             "batch_sizes": list(speed.batch_sizes),
             "rounds": speed.rounds,
             "memory_cap_gib": speed.memory_cap_gib,

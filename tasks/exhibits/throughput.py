@@ -107,9 +107,16 @@ def _cell(row: Mapping[str, Any] | None) -> Cell:
     if row is None or not row["fits"]:
         return Cell("–")
     spread = row["steps_per_second_std"]
-    return Cell(
-        f"{row['steps_per_second']:.4g}" + ("" if spread is None else f" ± {spread:.2g}"), row["steps_per_second"]
-    )
+    text = _speed(row["steps_per_second"]) + ("" if spread is None else f" ± {_speed(spread)}")
+    return Cell(text, row["steps_per_second"])
+
+
+def _speed(steps_per_second: float) -> str:
+    """
+    >>> _speed(2429.3), _speed(61.113), _speed(0.9631)
+    ('2,429', '61.1', '0.963')
+    """
+    return f"{steps_per_second:,.0f}" if steps_per_second >= 100 else f"{steps_per_second:.3g}"
 
 
 def _examples_error(row: Mapping[str, Any]) -> float | None:
