@@ -73,11 +73,13 @@ def test_pld_needs_less_noise_at_every_epsilon(claims: Claims) -> None:
     assert claims("accountants")["PLD accounting needs less noise than RDP at every ε"] == "shown"
 
 
-@pytest.mark.parametrize("method", ["randomised response", "randomised response · debiased"])
-def test_dp_sgd_wins_at_small_epsilon_and_randomised_response_at_large(claims: Claims, method: str) -> None:
+def test_dp_sgd_wins_at_small_epsilon_and_randomised_response_at_large(claims: Claims) -> None:
+    """The paper's randomised response is not debiased. Debiased, it is nearly as good as DP-SGD at ε = 0.5 already."""
     found = claims("label_dp")
-    assert found[f"pCTR, {method}: at ε = 0.5 DP-SGD is better"] == "shown"
-    assert found[f"pCTR, {method}: at ε = 10 LabelDP is better"] == "shown"
+    assert found["pCTR, randomised response: at ε = 0.5 DP-SGD is better"] == "shown"
+    assert found["pCTR, randomised response: at ε = 10 LabelDP is better"] == "shown"
+    assert found["pCTR, randomised response · debiased: at ε = 10 LabelDP is better"] == "shown"
+    assert "not shown" not in found.values()
 
 
 def test_tuning_c_and_m_together_is_reported(claims: Claims) -> None:

@@ -14,6 +14,8 @@ from tasks.svg_plots import Level, Point, Series, line_chart
 
 TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 _NOISE_MARK = "≈"
+# Losses that differ by more than this factor are drawn on a logarithmic axis.
+_WIDE = 5
 # A table with more methods than that has a row for each instead of a column.
 _MOST_COLUMNS = 6
 # What a model that diverged is worth where ranking is judged: nothing more than chance.
@@ -200,6 +202,7 @@ def score_figure(
 ) -> Figure:
     """Scores over the budgets, with the baseline as a level."""
     baseline = score(task, sweep.baseline(task).loss)
+    heights = [baseline, *(point.y for line in series for point in line.points if point.y is not None)]
     svg = line_chart(
         with_points(series, baseline, sweep.epsilons),
         title=title,
@@ -208,6 +211,7 @@ def score_figure(
         x_ticks=epsilon_ticks(sweep.epsilons),
         levels=[Level(baseline, "non-private")],
         log_x=True,
+        log_y=min(heights) > 0 and max(heights) > _WIDE * min(heights),
         height=height,
     )
     return Figure(name, title, svg, caption)
