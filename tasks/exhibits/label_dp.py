@@ -50,7 +50,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
         findings=findings,
         notes=[
             "Where LabelDP overtakes DP-SGD, from mean losses, between budgets along log ε: " + " ".join(crossings),
-            "All trainings on one draw of responses share its ε, so choosing among learning rates costs LabelDP nothing "
+            "All trainings on one draw of responses share its ε, so choosing among learning rates costs LabelDP no "
             "more, while every training of DP-SGD costs its own. Here trainings with one seed share a draw; with "
             "`randomness: secret` each has its own.",
             "The paper gives no numbers for its Figure 5. It has randomised response ahead at large ε and DP-SGD at "
