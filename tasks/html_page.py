@@ -194,8 +194,8 @@ def html_table(table: Table, *, csv: bool = False, heading: bool = True) -> str:
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Which columns are mostly numbers, with or without a spread, a sign or a unit."""
-    texts = [[row[at].text.strip() for row in table.rows] for at in range(len(table.columns))]
+    """Which columns are mostly numbers, with or without a spread, a sign or a unit; a dash is nothing."""
+    texts = [[row[at].text.strip().strip("–") for row in table.rows] for at in range(len(table.columns))]
     return [2 * sum(bool(_NUMBER.match(text)) for text in column) > sum(map(bool, column)) for column in texts]
 
 

@@ -25,18 +25,23 @@ def log_ticks(low: float, high: float) -> list[float]:
 
     >>> log_ticks(0.002, 3), log_ticks(0.15, 3), log_ticks(0.21, 0.29)
     ([0.01, 0.1, 1.0], [0.2, 0.5, 1.0, 2.0], [0.22, 0.24, 0.26, 0.28])
+    >>> log_ticks(150, 45000)
+    [200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0]
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     decades = math.log10(high / low)
-    factors, step = ((1.0,), math.ceil(decades / 6)) if decades > 2 else ((1.0, 2.0, 5.0), 1)
-    found = [
-        round(factor * 10.0**power, 1 - power)
-        for power in powers
-        if power % step == 0
-        for factor in factors
-        if low <= factor * 10.0**power <= high
-    ]
-    return found if len(found) > 2 else ticks(low, high)
+    for factors, step in (((1.0,), math.ceil(decades / 6)), ((1.0, 2.0, 5.0), 1)):
+        found = [
+            round(factor * 10.0**power, 1 - power)
+            for power in powers
+            if power % step == 0
+            for factor in factors
+            if low <= factor * 10.0**power <= high
+        ]
+        # Powers of ten alone are too few for less than two decades, and for some that are little more.
+        if len(found) > 2 and (decades > 2 or len(factors) > 1):
+            return found
+    return ticks(low, high)
 
 
 def number_text(value: float) -> str:
