@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+# The variable by which ``make up`` tells the processes that it starts where it serves MLflow.
+MLFLOW_AT = "DP_ADS_MLFLOW_AT"
 
 
 def home() -> Path:

@@ -22,7 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from tasks.config import Config
 from tasks.encoded import Prepared, open_prepared
-from tasks.home import CHECKOUT, home
+from tasks.home import CHECKOUT, MLFLOW_AT, home
 from tasks.selection import Selection
 from tasks.trial import Trial
 
@@ -36,9 +36,11 @@ def tracking_uri() -> str:
 
 
 def run_link(experiment: str, run_id: str) -> str:
-    """Where a run is shown: on the server in force, or by the one that ``make up`` starts."""
+    """Where a run is shown: on the server in force, or by the one that ``make up`` starts, at its usual port unless it
+    has started this process."""
     uri = tracking_uri()
-    server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    embedded = not uri.startswith(("http://", "https://"))
+    server = os.environ.get(MLFLOW_AT, "http://127.0.0.1:5000") if embedded else uri.rstrip("/")
     return f"{server}/#/experiments/{experiment}/runs/{run_id}"
 
 

@@ -19,7 +19,7 @@ from types import FrameType
 from tasks.airflow_home import airflow_environment, ensure_airflow
 from tasks.config import load_config
 from tasks.errors import UserError
-from tasks.home import home
+from tasks.home import MLFLOW_AT, home
 from tasks.progress import say
 
 LOOPBACK = "127.0.0.1"
@@ -50,6 +50,7 @@ def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url}/execution/",
         # Seven processes for evaluations by language models, which nothing here uses.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        MLFLOW_AT: mlflow_url,
     }
     python = sys.executable
     # The parts of `airflow standalone` that are needed. Standalone would also serve task logs on
