@@ -100,6 +100,7 @@ def choice_table(
     ]
     caption = (
         "The settings were chosen by validation loss among several trainings on the same examples. " + how + " This is "
-        "for training examples. Validation examples chose without noise, and have no guarantee."
+        "for training examples, and for the choice within a cell; to choose between methods as well costs the "
+        "composition of all of their trainings. Validation examples chose without noise, and have no guarantee."
     )
     return Table("choice", "What choosing the settings costs", columns, rows, caption)
