@@ -34,6 +34,20 @@ def measure(run_folder: str) -> str:
     return run_folder
 
 
+def measured_metrics(measured: Mapping[str, Any]) -> dict[str, float]:
+    """What MLflow shows of a measurement: a number for each point of it."""
+    if "rows" in measured:
+        speeds = [row for row in measured["rows"] if row["fits"]]
+        names = [f"{row['method']}{'_with_noise' * row['noise']}.{row['batch_size']}" for row in speeds]
+        return {f"steps_per_second.{name}": row["steps_per_second"] for name, row in zip(names, speeds, strict=True)}
+    return {
+        f"noise_std.fixed_{fixed}.{epsilon}.{point['batch_size']}": point["standard_deviation"]
+        for fixed in ("epochs", "steps")
+        for epsilon, points in measured[fixed].items()
+        for point in points
+    }
+
+
 def _curves(curves: NoiseCurves, planned: Mapping[str, Any]) -> dict[str, Any]:
     prepared = open_prepared(Path(next(iter(planned["prepared"].values()))))
     examples = curves.examples or prepared.splits["train"]["rows"]

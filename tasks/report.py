@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.audit import audit
-from tasks.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.choice_cost import choice_cost, choice_table
 from tasks.config import Config, load_config
 from tasks.datasets import write_card
 from tasks.document import Cell, Document, Table
@@ -22,7 +22,7 @@ from tasks.exhibits.relative_loss import relative_percent
 from tasks.grids import Grids
 from tasks.home import home, point_latest_at, read_json, whole_directory
 from tasks.index_page import write_index
-from tasks.measure import MEASURED
+from tasks.measure import MEASURED, measured_metrics
 from tasks.plan import read_plan
 from tasks.progress import say
 from tasks.report_files import PAGE, report_files, write_report
@@ -77,10 +77,10 @@ def _contents(
     selection = planned["selection"]
     pipeline, grids = config.pipeline(selection["pipeline"]), config.grids(selection["pipeline"], selection["profile"])
     shows = importlib.import_module(f"tasks.exhibits.{pipeline.exhibit}").exhibit
-    if grids.curves is not None:
-        return shows(read_json(run / MEASURED)), [], []
-    if grids.speed is not None:
-        return shows(read_json(run / MEASURED), pipeline), [], []
+    if not grids.trains:
+        measured = read_json(run / MEASURED)
+        metrics |= measured_metrics(measured)
+        return (shows(measured) if grids.speed is None else shows(measured, pipeline)), [], []
 
     outcomes = [_outcome(item["trial"]) for item in audited]
     drawn = planned["mean_trials"] or {}
@@ -108,7 +108,7 @@ def _contents(
         choice_table(results, costs, epsilons),
         _trials_table(planned, audited),
     ]
-    return exhibit, details, _notes(results, costs)
+    return exhibit, details, _notes(results)
 
 
 def _document(
@@ -248,7 +248,7 @@ def _grid_table(grids: Grids) -> Table:
     return Table("grid", "Settings of the sweep", ["setting", "values"], rows, "As in pipelines.yaml, with defaults.")
 
 
-def _notes(results: Sequence[Result], costs: Mapping[int, ChoiceCost]) -> list[str]:
+def _notes(results: Sequence[Result]) -> list[str]:
     notes = [
         "ε of a cell is that of the one training whose model is kept, as the paper reports it, computed by the audit "
         "from what ran; what choosing among trainings costs is in the table below. Each trial's `privacy_statement.md` "

@@ -14,7 +14,7 @@ from tasks.config import load_config
 from tasks.datasets import prepare_datasets
 from tasks.errors import UserError
 from tasks.home import read_json, write_json
-from tasks.measure import MEASURED, measure
+from tasks.measure import MEASURED, measure, measured_metrics
 from tasks.plan import read_plan
 from tasks.selection import select
 from tests.test_plan import CONFIG, use
@@ -114,3 +114,12 @@ def test_a_sweep_has_nothing_to_measure(folder: Path, monkeypatch: pytest.Monkey
 def test_there_must_be_a_plan(own_home: Path) -> None:
     with pytest.raises(UserError, match="no plan at"):
         measure(str(own_home / "runs" / "sweep" / "none"))
+
+
+def test_mlflow_has_the_speed_of_what_fits() -> None:
+    row = {"method": "vmap", "noise": False, "batch_size": 64, "steps_per_second": 3.5, "fits": True}
+    rows = [row, {**row, "noise": True, "steps_per_second": 3.0}, {**row, "batch_size": 256, "fits": False}]
+    assert measured_metrics({"rows": rows}) == {
+        "steps_per_second.vmap.64": 3.5,
+        "steps_per_second.vmap_with_noise.64": 3.0,
+    }

@@ -397,3 +397,5 @@ def test_curves_are_reported_without_training(here: Path) -> None:
     parent, children = mlflow_runs(here, ran)
     assert (parent.info.status, children) == ("FINISHED", [])
     assert "page.html" in artifacts(here, parent.info.run_id)
+    logged = {f"noise_std.fixed_{row['fixed']}.{row['epsilon']}.{row['batch_size']}" for row in rows}
+    assert set(parent.data.metrics) == logged
