@@ -1,11 +1,10 @@
-"""``pipelines.yaml``: what the shipped file says, and every mistake with its place and what would be right."""
+"""``pipelines.yaml`` as a program sees it, and every mistake with its place and what would be right."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,80 +14,20 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tasks.config import Config, config_path, load_config
-from tasks.descriptions import TASKS, Dataset
+from tasks.config import Config, load_config
+from tasks.descriptions import Dataset
 from tasks.errors import UserError
-from tasks.grids import LabelGrid, TaskGrid, TrainingGrid
 from tasks.home import CHECKOUT
-from tasks.plan import _combinations
+from tests.yaml_files import DP_SGD, GRID, SMALL, Load, edit, line_of, loader, mistakes
 
 TEXT = (CHECKOUT / "pipelines.yaml").read_text(encoding="utf-8")
 DATA = yaml.safe_load(TEXT)
 PAPER = "pipelines.relative_loss.grids.paper"
 
-# A small file in which every kind of section occurs; its line numbers are easily counted.
-SMALL = """\
-datasets:
-  logs:
-    synthetic: {kind: display}
-    format: tsv
-    columns: [click, n, c]
-    integer_columns: [n]
-    categorical_columns: [c]
-    labels: {pctr: {column: click, kind: binary}}
-profiles:
-  tiny:
-    synthetic_rows: 1000
-    min_count: 2
-    hidden_layers: [4, 4]
-pipelines:
-  sweep:
-    title: A sweep
-    datasets: {pctr: logs}
-    grids:
-      tiny:
-        epsilons: [1, 10]
-        seeds: 1
-        tasks:
-          pctr:
-            non_private: {optimizer: yogi, learning_rate: 0.01, batch_size: 64, epochs: 1}
-            dp_sgd:
-              optimizer: sgd
-              learning_rate: 0.1
-              batch_size: 128
-              epochs: 2
-              l2_clip_norm: [1, 4]
-"""
-GRID = "pipelines.sweep.grids.tiny"
-DP_SGD = f"{GRID}.tasks.pctr.dp_sgd"
-
-Load = Callable[[str], Config]
-
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    def write_and_load(text: str) -> Config:
-        path = tmp_path / "my.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load_config(path)
-
-    return write_and_load
-
-
-def edit(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{old!r} must be there once"
-    return text.replace(old, new)
-
-
-def line_of(text: str, part: str) -> int:
-    assert text.count(part) == 1, f"{part!r} must be there once"
-    return text[: text.index(part)].count("\n") + 1
-
-
-def mistakes(load: Load, text: str) -> list[str]:
-    with pytest.raises(UserError) as caught:
-        load(text)
-    return str(caught.value).splitlines()
+    return loader(tmp_path)
 
 
 def walk(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -99,129 +38,7 @@ def walk(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from walk(child, (*path, name))
 
 
-def private_grids(grid: TaskGrid) -> list[tuple[str, TrainingGrid]]:
-    found = {"dp_sgd": grid.dp_sgd, "label_dp": grid.label_dp}
-    return [(name, settings) for name, settings in found.items() if settings is not None]
-
-
-class TestShippedFile:
-    def test_is_the_one_in_force(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("DP_ADS_CONFIG", raising=False)
-        assert config_path() == CHECKOUT / "pipelines.yaml"
-        assert load_config() == load_config(CHECKOUT / "pipelines.yaml")
-
-    def test_can_be_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = tmp_path / "own.yaml"
-        path.write_text(SMALL)
-        monkeypatch.setenv("DP_ADS_CONFIG", str(path))
-        assert list(load_config().pipelines) == ["sweep"]
-
-    def test_says_what_the_paper_says(self, load: Load) -> None:
-        config = load(TEXT)
-        profile, grids = config.profile("paper"), config.grids("relative_loss", "paper")
-        assert profile.synthetic_rows == 45_840_617
-        assert profile.hidden_layers == (598, 598, 598, 598)
-        assert grids.epsilons == (0.5, 1, 3, 5, 10, 30, 50)
-        assert grids.seeds == 5
-        assert set(grids.tasks) == set(TASKS)
-        for grid in grids.tasks.values():
-            assert grid.dp_sgd.batch_size == (65_536,)
-            assert grid.dp_sgd.epochs == (150,)
-            assert grid.dp_sgd.optimizer == ("sgd",)
-            assert grid.dp_sgd.momentum == 0.9
-            assert grid.non_private.optimizer == ("yogi",)
-        assert config.dataset("criteo_kaggle").columns == (
-            "label",
-            *(f"I{number}" for number in range(1, 14)),
-            *(f"C{number}" for number in range(1, 27)),
-        )
-
-    def test_has_the_papers_result_for_each_of_its_budgets(self, load: Load) -> None:
-        config = load(TEXT)
-        for task, results in config.pipeline("relative_loss").paper.items():
-            assert tuple(results) == config.grids("relative_loss", "paper").epsilons, task
-
-    def test_has_every_exhibit_of_the_paper_in_three_sizes(self, load: Load) -> None:
-        config = load(TEXT)
-        assert list(config.pipelines) == [
-            *("relative_loss", "clip_norm", "large_batch", "throughput", "optimizers", "noise_and_batch"),
-            *("microbatch", "accountants", "label_dp"),
-        ]
-        for name, pipeline in config.pipelines.items():
-            assert pipeline.exhibit == name
-            assert list(pipeline.grids) == ["smoke", "quick", "paper"]
-            assert "(the paper's " in pipeline.title
-
-    def test_the_papers_tables_have_the_papers_settings(self, load: Load) -> None:
-        """Tables 2, 3 and 4 and their captions, as they stand in the paper."""
-        config = load(TEXT)
-        clip_norm, large_batch = (config.grids(name, "paper") for name in ("clip_norm", "large_batch"))
-        for grids in (clip_norm, large_batch):
-            assert (grids.epsilons, grids.seeds) == ((0.5, 3, 8), 5)
-        two, three = clip_norm.tasks["pctr"].dp_sgd, large_batch.tasks["pctr"].dp_sgd
-        assert two is not None
-        assert three is not None
-        assert (two.l2_clip_norm, two.batch_size, two.epochs) == ((1, 3, 30), (1024,), (8,))
-        # Table 3, and the row of Table 2 that its caption compares it with.
-        assert three.l2_clip_norm == (30,)
-        assert set(zip(three.batch_size, three.epochs, strict=True)) == {(1024, 8), (8192, 32), (16_384, 64)}
-        assert config.pipeline("large_batch").together == ("batch_size", "epochs")
-        assert config.pipeline("clip_norm").paper == {
-            "C = 1": {0.5: 0.7498, 3: 0.7524, 8: 0.7528},
-            "C = 3": {0.5: 0.7441, 3: 0.7610, 8: 0.7629},
-            "C = 30": {0.5: 0.5000, 3: 0.6971, 8: 0.7473},
-        }
-        assert config.pipeline("large_batch").paper == {
-            "batch 1,024 · 8 epochs": {0.5: 0.5000, 3: 0.6971, 8: 0.7473},
-            "batch 8,192 · 32 epochs": {0.5: 0.7689, 3: 0.7782, 8: 0.7799},
-            "batch 16,384 · 64 epochs": {0.5: 0.7740, 3: 0.7810, 8: 0.7818},
-        }
-        speed = config.grids("throughput", "paper").speed
-        assert speed is not None
-        assert speed.batch_sizes == (32, 64, 256, 1024, 4096, 16_384, 65_536, 524_288, 1_048_576)
-        assert config.pipeline("throughput").paper["ghost"][524_288] == 0.80
-
-    def test_the_papers_figures_have_the_papers_settings(self, load: Load) -> None:
-        """Figures 1 to 5 and their captions."""
-        config = load(TEXT)
-        one = config.grids("optimizers", "paper").tasks["pctr"].dp_sgd
-        assert one is not None
-        assert set(one.optimizer) == {"sgd", "yogi", "adagrad", "adam", "adamw"}
-        assert one.learning_rate == (0.001, 0.01, 0.1)
-        assert len(list(_combinations(one))) == 15
-        curves = config.grids("noise_and_batch", "paper").curves
-        assert curves is not None
-        assert curves.baseline_batch_size == 1024
-        assert max(curves.batch_sizes) > 10**6
-        three = config.grids("microbatch", "paper").tasks["pctr"].dp_sgd
-        assert three is not None
-        assert three.l2_clip_norm == three.microbatch_size == (1, 8, 16, 32)
-        assert config.pipeline("microbatch").columns == ("l2_clip_norm", "microbatch_size")
-        four = config.grids("accountants", "paper").tasks["pctr"].dp_sgd
-        assert four is not None
-        assert set(four.accountant) == {"tightest", "RDP"}
-        five = config.grids("label_dp", "paper").tasks
-        assert all(grid.dp_sgd is not None and grid.label_dp is not None for grid in five.values())
-        for name, pipeline in config.pipelines.items():
-            grids = config.grids(name, "paper")
-            assert grids.seeds == 5 or not grids.trains, "the paper averages over five runs"
-            assert set(pipeline.paper) or name not in ("relative_loss", "clip_norm", "large_batch", "throughput")
-
-    @pytest.mark.parametrize("profile", ["quick", "paper"])
-    def test_methods_that_are_compared_have_equally_many_trainings(self, load: Load, profile: str) -> None:
-        """Counted by hand: of every combination of values, those that share the columns' values are one method. In
-        Figure 3 subsets are compared by design: one factor tuned alone, and both."""
-        config = load(TEXT)
-        for name, pipeline in config.pipelines.items():
-            for task, grid in config.grids(name, profile).tasks.items():
-                methods: Counter[tuple[Any, ...]] = Counter()
-                for kind, settings in private_grids(grid):
-                    for numbers in _combinations(settings, pipeline.together):
-                        methods[(kind, *(numbers.get(column) for column in pipeline.columns))] += 1
-                if name != "microbatch":
-                    assert len(set(methods.values())) == 1, (name, task, methods)
-                assert len(methods) > 1 or not pipeline.columns
-
+class TestLoaded:
     def test_one_value_is_a_list_of_one(self, load: Load) -> None:
         grid = load(SMALL).grids("sweep", "tiny").tasks["pctr"].dp_sgd
         assert grid.learning_rate == (0.1,)
@@ -535,168 +352,6 @@ def test_several_contradictions_are_all_told(load: Load) -> None:
 def test_a_batch_may_be_larger_than_synthetic_data_where_the_data_is_not_synthetic(load: Load) -> None:
     text = edit(edit(SMALL, "    synthetic: {kind: display}\n", ""), "batch_size: 128", "batch_size: 10000")
     assert load(text).grids("sweep", "tiny").tasks["pctr"].dp_sgd.batch_size == (10_000,)
-
-
-LABEL_DP = """\
-            label_dp: {optimizer: yogi, learning_rate: 0.01, batch_size: 64, epochs: 1, response: binary}
-"""
-
-
-# LabelDP alone, and what a table of several ways to be private needs.
-ALONE = SMALL[: SMALL.index("            dp_sgd:")] + LABEL_DP
-BESIDE = "    title: A sweep\n    exhibit: label_dp\n    columns: [response, debias]\n"
-
-
-class TestExhibits:
-    """What a pipeline shows, and which ways of being private it needs for that."""
-
-    def test_label_dp_may_stand_beside_dp_sgd_or_alone(self, load: Load) -> None:
-        config = load(edit(SMALL + LABEL_DP, "    title: A sweep\n", BESIDE))
-        grid = config.grids("sweep", "tiny").tasks["pctr"].label_dp
-        assert isinstance(grid, LabelGrid)
-        assert (grid.response, grid.debias, grid.largest_count) == (("binary",), (True,), 10)
-        assert config.pipeline("sweep").columns == ("response", "debias"), "which only one of the two has"
-        assert load(ALONE).grids("sweep", "tiny").tasks["pctr"].dp_sgd is None
-
-    def test_nothing_private(self, load: Load) -> None:
-        text = SMALL[: SMALL.index("            dp_sgd:")]
-        assert mistakes(load, text) == [
-            f"my.yaml:23: {GRID}.tasks.pctr: nothing private to train: give dp_sgd, label_dp or both"
-        ]
-
-    @pytest.mark.parametrize("response", ["k_ary", "bins"])
-    def test_a_response_that_is_for_other_labels(self, load: Load, response: str) -> None:
-        assert mistakes(load, ALONE.replace("response: binary", f"response: {response}")) == [
-            f"my.yaml:25: {GRID}.tasks.pctr.label_dp.response: {response!r} is not for the labels of pctr; "
-            "allowed: binary"
-        ]
-
-    def test_counts_are_not_binary(self, load: Load) -> None:
-        text = edit(ALONE, "{pctr: {column: click, kind: binary}}", "{pconvs: {column: click, kind: count}}")
-        text = edit(text, "datasets: {pctr: logs}", "datasets: {pconvs: logs}")
-        text = edit(text, "          pctr:\n", "          pconvs:\n")
-        assert mistakes(load, text) == [
-            f"my.yaml:25: {GRID}.tasks.pconvs.label_dp.response: 'binary' is not for the labels of pconvs; "
-            "allowed: bins, k_ary"
-        ]
-        assert load(text.replace("response: binary", "response: [k_ary, bins]"))
-
-    def test_a_key_of_dp_sgd_in_label_dp(self, load: Load) -> None:
-        (only,) = mistakes(load, SMALL + LABEL_DP.replace("epochs: 1", "epochs: 1, l2_clip_norm: 3"))
-        assert only.startswith(f"my.yaml:31: {GRID}.tasks.pctr.label_dp.l2_clip_norm: unknown key; allowed here: ")
-        assert only.endswith("response, debias, largest_count")
-
-    def test_a_column_that_is_no_setting(self, load: Load) -> None:
-        assert mistakes(load, edit(SMALL, "    title: A sweep\n", BESIDE)) == [
-            f"my.yaml:18: pipelines.sweep.columns: {column} is no setting of what pctr trains under tiny"
-            for column in ("debias", "response")
-        ]
-
-    @pytest.mark.parametrize(
-        ("columns", "message"),
-        [
-            ("[momentum]", "columns.0: input should be 'optimizer'"),
-            ("[epochs, epochs]", "columns: 'epochs' is in the list more than once"),
-        ],
-    )
-    def test_a_column_that_cannot_be(self, load: Load, columns: str, message: str) -> None:
-        (only,) = mistakes(load, edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    columns: {columns}\n"))
-        assert only.startswith(f"my.yaml:17: pipelines.sweep.{message}")
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            ("              epochs: 2\n", "              epochs: [2, 3]\n"),
-            ("batch_size: 64, epochs: 1", "batch_size: [64, 32], epochs: 1"),
-        ],
-        ids=["dp_sgd", "non_private"],
-    )
-    def test_lists_in_step_of_different_lengths(self, load: Load, old: str, new: str) -> None:
-        """Also of the baseline, whose settings go through the same lists."""
-        text = edit(SMALL, "    title: A sweep\n", "    title: A sweep\n    together: [batch_size, epochs]\n")
-        assert load(text)
-        (only,) = mistakes(load, edit(text, old, new))
-        assert only.startswith(
-            "my.yaml:17: pipelines.sweep.together: lists to go through in step must be equally long, got {'batch_size'"
-        )
-
-    def test_a_random_search_with_columns_or_with_labels(self, load: Load) -> None:
-        random = "        seeds: 1\n        search: random\n"
-        text = edit(SMALL, "        seeds: 1\n", random)
-        assert load(text)
-        columns = "    title: A sweep\n    exhibit: clip_norm\n    columns: [l2_clip_norm]\n"
-        assert mistakes(load, edit(text, "    title: A sweep\n", columns)) == [
-            f"my.yaml:24: {GRID}.search: a table with columns needs every setting: use `search: all`, or no columns"
-        ]
-        assert mistakes(load, edit(ALONE, "        seeds: 1\n", random)) == [
-            f"my.yaml:22: {GRID}.search: what `search: random` costs is not known for label_dp: use `search: all`"
-        ]
-
-    def test_missing_budgets(self, load: Load) -> None:
-        text = edit(SMALL, "        epsilons: [1, 10]\n", "")
-        assert mistakes(load, text) == [f"my.yaml:19: {GRID}.epsilons: missing"]
-
-    CURVES = "        curves: {batch_sizes: [10, 20], epochs: 1, steps: 10}\n"
-    SPEED = "        speed: {batch_sizes: [10, 20]}\n"
-
-    def of(self, exhibit: str, grid: str) -> str:
-        """The small file with another exhibit and another grid."""
-        text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    exhibit: {exhibit}\n")
-        return text[: text.index("        epsilons:")] + grid
-
-    def test_what_is_computed_or_measured_trains_nothing(self, load: Load) -> None:
-        curves = load(self.of("noise_and_batch", "        epsilons: [1]\n" + self.CURVES)).grids("sweep", "tiny")
-        assert not curves.trains
-        assert curves.curves is not None
-        assert curves.curves.baseline_batch_size == 1024
-        speed = load(self.of("throughput", self.SPEED)).grids("sweep", "tiny")
-        assert not speed.trains
-        assert speed.epsilons == ()
-        assert load(SMALL).grids("sweep", "tiny").trains
-
-    def test_curves_need_budgets(self, load: Load) -> None:
-        assert mistakes(load, self.of("noise_and_batch", self.CURVES)) == [f"my.yaml:20: {GRID}.epsilons: missing"]
-
-    def test_one_of_three(self, load: Load) -> None:
-        told = f"{GRID}: give one of tasks (to train), curves (of noise) and speed (to measure), got "
-        assert f"my.yaml:20: {told}none" in mistakes(load, self.of("throughput", "        epsilons: [1]\n"))
-        text = self.of("throughput", self.CURVES + self.SPEED)
-        assert mistakes(load, text) == [f"my.yaml:20: {told}['curves', 'speed']"]
-        text = edit(SMALL, "        seeds: 1\n", self.SPEED)
-        assert mistakes(load, text) == [f"my.yaml:19: {told}['tasks', 'speed']"]
-
-    @pytest.mark.parametrize(
-        ("exhibit", "grid", "missing"),
-        [("clip_norm", SPEED, "tasks"), ("throughput", CURVES, "speed"), ("noise_and_batch", SPEED, "curves")],
-        ids=["tasks", "speed", "curves"],
-    )
-    def test_an_exhibit_of_something_else(self, load: Load, exhibit: str, grid: str, missing: str) -> None:
-        """One DAG and one kind of report serve all profiles of a pipeline."""
-        text = self.of(exhibit, "        epsilons: [1]\n" + grid)
-        assert mistakes(load, text) == [
-            f"my.yaml:20: {GRID}: exhibit {exhibit} is made of {missing}, which are missing"
-        ]
-
-    @pytest.mark.parametrize(
-        ("heading", "line", "message"),
-        [
-            ("exhibit: clip_norm", 15, "columns: exhibit clip_norm is of columns: [l2_clip_norm]"),
-            (
-                "exhibit: optimizers\n    columns: [learning_rate]",
-                18,
-                "columns: exhibit optimizers is of columns: [optimizer, learning_rate]",
-            ),
-        ],
-        ids=["none", "other"],
-    )
-    def test_an_exhibit_without_its_columns(self, load: Load, heading: str, line: int, message: str) -> None:
-        text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    {heading}\n")
-        assert mistakes(load, text) == [f"my.yaml:{line}: pipelines.sweep.{message}"]
-
-    def test_two_ways_to_be_private_are_for_one_exhibit(self, load: Load) -> None:
-        assert mistakes(load, SMALL + LABEL_DP) == [
-            f"my.yaml:23: {GRID}.tasks.pctr: exhibit relative_loss shows one way to be private: dp_sgd or label_dp"
-        ]
 
 
 class TestFile:

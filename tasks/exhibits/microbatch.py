@@ -101,7 +101,9 @@ def _by_value(sweep: Sweep, epsilon: float) -> Figure:
         log_x=True,
         height=280,
     )
-    return Figure("figure_a", title, svg, "Noise grows by the same factor with either.")
+    return Figure(
+        "figure_a", title, svg, "Noise grows in proportion to C; with m too, and twice as much once m is above 1."
+    )
 
 
 def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
