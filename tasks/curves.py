@@ -1,12 +1,9 @@
-"""The curves behind the paper's Figures 2 and 4(a), point by point, for a pipeline to draw.
-
-Nothing is trained for them: they are what the accountant says, remembered on disk.
-"""
+"""The curves behind the paper's Figure 2, point by point: what the accountant says, remembered on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dp_core.sampling import steps_for_epochs
 from tasks.budget import noise_multiplier_for
@@ -20,14 +17,6 @@ class NoiseAtBatchSize(NamedTuple):
     steps: int
     noise_multiplier: float
     standard_deviation: float
-
-
-class NoiseByAccountant(NamedTuple):
-    """The noise multipliers that a budget needs by RDP and by PLD."""
-
-    epsilon: float
-    rdp_noise_multiplier: float
-    pld_noise_multiplier: float
 
 
 def noise_by_batch_size(
@@ -50,21 +39,3 @@ def noise_by_batch_size(
         )
         points.append(NoiseAtBatchSize(batch_size, taken, noise_multiplier, noise_multiplier / batch_size))
     return points
-
-
-def noise_by_accountant(
-    *, examples: int, batch_size: int, steps: int, epsilons: Sequence[float], delta: float | None = None
-) -> list[NoiseByAccountant]:
-    """Figure 4(a): how much less noise each budget needs since PLD accounting."""
-
-    def needed(epsilon: float, accountant: Literal["tightest", "RDP"]) -> float:
-        return noise_multiplier_for(
-            epsilon=epsilon,
-            delta=delta or 1 / examples,
-            examples=examples,
-            batch_size=batch_size,
-            steps=steps,
-            accountant=accountant,
-        )
-
-    return [NoiseByAccountant(epsilon, needed(epsilon, "RDP"), needed(epsilon, "tightest")) for epsilon in epsilons]
