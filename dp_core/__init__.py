@@ -1,1 +1,7 @@
-"""The mathematics of private training. Knows nothing of Airflow, MLflow, Dask or YAML."""
+"""The mathematics of private training: sampling, clipping, noise, accounting and audits.
+
+It knows nothing of Airflow, MLflow, Dask, YAML or files; ``tasks`` builds on it.
+
+Doors: the rooms ``clipping``, ``models``, ``training``, ``accounting``, ``labels`` and ``audit``, and the
+modules ``sampling`` and ``partition_selection``.
+"""

@@ -1,37 +1,34 @@
-"""Which examples take part in which step, and the accounting that belongs to it.
+"""Batch samplers: which examples take part in which step, and the accounting that belongs to it.
 
-A sampler draws the batches and says itself what they are worth: its event is what the accountant
-judges. There are three.
+A sampler draws the batches and also produces the accounting event for them, so nobody retypes the sampling
+probability or the number of releases. There are three samplers.
 
-*Poisson*: each example joins each batch independently with probability q. JAX wants fixed shapes: a
-batch has room for ``max_batch_size`` examples and, in the rare case that more were drawn, is cut
-down to that many at random.
+*Poisson.* Each example joins each batch independently with probability q. JAX needs fixed shapes, so a batch
+has ``max_batch_size`` slots. In the rare case that more examples are drawn, a random subset of that size is kept.
 
-*Balls in bins* (random allocation): in each epoch every example joins exactly one batch, any of them
-equally likely, by itself. Batches vary in size like Poisson's, and are cut like them.
+*Balls in bins* (random allocation). In each epoch, every example independently joins exactly one batch, chosen
+uniformly. Batch sizes vary as they do with Poisson sampling and are truncated in the same way.
 
-*Shuffle*: in each epoch the examples are shuffled and dealt out in batches of one size, what is left
-over sitting out. No amplification by sampling is known that is worth stating, so none is: of each
-epoch one batch's release sees an example, and ε is that of so many plain Gaussian releases. Others'
-places depend on how many there are, so neighbours have the same number: an example is replaced by an
-empty one (replace_special).
+*Shuffle.* In each epoch, the examples are shuffled and dealt into batches of one size; the remainder sits out.
+No useful amplification by sampling is known, so none is claimed: an example takes part in at most one release
+per epoch, and ε is that of one plain Gaussian release per epoch. The batch that an example lands in depends on
+the number of examples, so neighbours must have equally many: one example is replaced by an empty one
+(``REPLACE_SPECIAL``).
 
-What cutting costs: fix the batches that the *other* examples form. As long as each of those leaves
-room for one more, one example's presence is never hidden or felt through another's place, and the
-mechanism is exactly the uncut one. Whether that holds does not depend on the one example, so the
-probability τ that it ever fails is the same for both neighbours, and the whole is (ε, δ + τ)-private
-if the uncut mechanism is (ε, δ)-private. ``max_batch_size`` is chosen so that τ is a small share of
-δ, and τ is charged to δ.
+*What truncation costs.* Fix the batches that the other examples form. If each of them has room for one more
+example, no example loses its slot because of this one, and the mechanism is exactly the untruncated one.
+Whether that holds does not depend on the one example, so the probability τ that it ever fails is the same for
+both neighbours. If the untruncated mechanism is (ε, δ)-DP, the truncated one is therefore (ε, δ + τ)-DP.
+``max_batch_size`` is chosen so that τ is a small share of δ, and τ is charged to δ.
 
-For microbatches each sampled example draws its group by itself, so one example more or less changes
-one group and no other. That a group has a largest size costs no privacy for the same reason.
+*Microbatches.* Each sampled example draws its group independently, so adding or removing one example changes
+one group and no other. The limit on the size of a group costs no privacy for the same reason.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -41,28 +38,47 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import stats
 
-from dp_core.binomials import smallest_above
-from dp_core.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.lower_bound import SampledGaussian, epsilon_lower, shuffled_epsilon_lower
+from dp_core.accounting.binomials import smallest_above
+from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
+from dp_core.accounting.loss_cells import SampledGaussian
+from dp_core.accounting.lower_bound import epsilon_lower
+from dp_core.accounting.shuffled_lower_bound import shuffled_epsilon_lower
 
-# The share of δ that cutting large batches may use up.
+# The share of δ that truncating large batches may use up.
 TRUNCATION_SHARE_OF_DELTA = 1e-3
 
 
 class SampledBatch(NamedTuple):
-    """Indices of the sampled examples and, for microbatches, each one's group, in order of the groups."""
+    """The examples of one step.
+
+    Attributes:
+        indices: Indices of the sampled examples, int64 of shape [size].
+        groups: The microbatch of each example, ascending, of shape [size]; None without microbatches.
+    """
 
     indices: np.ndarray
     groups: np.ndarray | None
 
     @property
     def size(self) -> int:
+        """The number of sampled examples."""
         return len(self.indices)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampler(abc.ABC):
-    """Batch ``step`` depends on ``entropy`` and ``step`` alone."""
+    """Draws batches and accounts for them.
+
+    A batch depends only on the sampler's fields and the step, so a run that resumes from a checkpoint gets the
+    same batches as one that was never interrupted.
+
+    Attributes:
+        examples: The number N of training examples. Public.
+        expected_batch_size: The batch size that gradients are divided by.
+        max_batch_size: The number of slots; larger batches are truncated to it.
+        entropy: The seed. Secret in a run that is released.
+        microbatch_size: The expected number of examples in a group; 1 for no groups.
+    """
 
     examples: int
     expected_batch_size: int
@@ -80,16 +96,23 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def indices(self, step: int, rng: np.random.Generator) -> np.ndarray:
-        """The examples of a step, in any order."""
+        """Returns the indices of a step's examples, at most ``max_batch_size`` of them, in any order."""
 
     @abc.abstractmethod
     def event(self, *, noise_multiplier: float, steps: int, group_size: int = 1) -> dp_accounting.DpEvent:
-        """What ``steps`` noisy sums over these batches are to an accountant.
+        """Returns the accounting event of ``steps`` noisy sums over these batches, without truncation.
 
-        For adding or removing ``group_size`` examples: those of one user.
+        Args:
+            noise_multiplier: Standard deviation of the noise over the sum's sensitivity to one example.
+            steps: The number of steps that were run.
+            group_size: The number of examples that neighbours differ in, for user-level privacy.
+
+        Returns:
+            An event that is valid under ``neighboring_relation``.
         """
 
     def batch(self, step: int) -> SampledBatch:
+        """Returns the examples of a step, with their microbatches if there are any."""
         rng = np.random.default_rng(np.random.SeedSequence(self.entropy, spawn_key=(step,)))
         indices = self.indices(step, rng)
         if self.microbatch_size == 1:
@@ -99,7 +122,10 @@ class Sampler(abc.ABC):
         return SampledBatch(indices[order], groups[order])
 
     def truncation_delta(self, steps: int, group_size: int = 1) -> float:
-        """A bound on τ: the probability that some batch of the others leaves no room for ``group_size`` more.
+        """Returns an upper bound on τ, the part of δ that truncation uses up.
+
+        τ is the probability that in some step the other examples leave fewer than ``group_size`` slots. The bound
+        is a union bound over the steps.
 
         >>> PoissonSampler(examples=100, expected_batch_size=50, max_batch_size=100).truncation_delta(steps=10)
         0.0
@@ -109,17 +135,19 @@ class Sampler(abc.ABC):
         overfull = stats.binom.sf(self.max_batch_size - group_size, self.examples, self.sampling_probability)
         return min(1.0, steps * float(overfull))
 
-    def as_others_claim(self, *, noise_multiplier: float, steps: int) -> dp_accounting.DpEvent | None:
-        """What is commonly claimed for such batches and does not hold, if anything is."""
+    def commonly_claimed_event(self, *, noise_multiplier: float, steps: int) -> dp_accounting.DpEvent | None:
+        """Returns the event that is often claimed for such batches but is not valid; None if there is none."""
         return None
 
     def epsilon_lower(self, *, noise_multiplier: float, steps: int, delta: float) -> float | None:
-        """A number that ε is certainly not below, or None where none is known."""
+        """Returns a lower bound on every valid ε of these noisy sums at ``delta``; None if none is known."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSampler(Sampler):
+    """Each example joins each batch independently with probability q = expected_batch_size / examples."""
+
     name = "poisson"
 
     @property
@@ -127,7 +155,7 @@ class PoissonSampler(Sampler):
         return self.expected_batch_size / self.examples
 
     def indices(self, step: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws a count from Binomial(N, q), then that many distinct examples: Poisson sampling, exactly."""
+        """Draws a size from Binomial(N, q), then that many distinct examples. This is exactly Poisson sampling."""
         size = min(int(rng.binomial(self.examples, self.sampling_probability)), self.max_batch_size)
         return rng.choice(self.examples, size, replace=False, shuffle=False)
 
@@ -143,33 +171,59 @@ class PoissonSampler(Sampler):
         return epsilon_lower([SampledGaussian(self.sampling_probability, noise_multiplier, steps)], delta)
 
 
-class _EpochSampler(Sampler):
-    """An example takes part at most once in an epoch of ``batches_per_epoch`` steps."""
+class DealtEpoch(NamedTuple):
+    """One epoch's examples in random order; batch b is ``order[bounds[b]:bounds[b + 1]]``."""
+
+    epoch: int
+    order: np.ndarray
+    bounds: np.ndarray
+
+
+class _LastEpoch:
+    """Holds a sampler's most recent epoch, so that N examples are shuffled once an epoch and not once a step.
+
+    It is replaced whole: a reader in another thread sees the old epoch or the new one.
+    """
+
+    dealt: DealtEpoch | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochSampler(Sampler):
+    """Deals the examples into the batches of an epoch, each example into at most one."""
+
+    _last: _LastEpoch = dataclasses.field(default_factory=_LastEpoch, init=False, repr=False, compare=False)
 
     @property
     @abc.abstractmethod
-    def batches_per_epoch(self) -> int: ...
+    def batches_per_epoch(self) -> int:
+        """The number of steps in an epoch."""
 
     @property
     def sampling_probability(self) -> float:
         return 1 / self.batches_per_epoch
 
     def epochs(self, steps: int) -> int:
-        """How many epochs were begun."""
+        """Returns the number of epochs that ``steps`` steps have begun."""
         return -(-steps // self.batches_per_epoch)
 
     def indices(self, step: int, rng: np.random.Generator) -> np.ndarray:
         epoch, number = divmod(step, self.batches_per_epoch)
-        order, bounds = _dealt(self, epoch)
-        return order[bounds[number] : min(bounds[number + 1], bounds[number] + self.max_batch_size)].astype(np.int64)
+        dealt = self._last.dealt
+        if dealt is None or dealt.epoch != epoch:
+            dealt = self._last.dealt = deal(self, epoch)
+        start, end = dealt.bounds[number], dealt.bounds[number + 1]
+        return dealt.order[start : min(end, start + self.max_batch_size)].astype(np.int64)
 
     @abc.abstractmethod
     def sizes(self, rng: np.random.Generator) -> np.ndarray:
-        """How many examples each batch of an epoch gets."""
+        """Returns the number of examples of each batch of an epoch, of shape [batches_per_epoch]."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledSampler(_EpochSampler):
+class ShuffledSampler(EpochSampler):
+    """Shuffles the examples in each epoch and deals them into batches of exactly ``expected_batch_size``."""
+
     name = "shuffle"
     neighboring_relation = NeighboringRelation.REPLACE_SPECIAL
 
@@ -186,7 +240,7 @@ class ShuffledSampler(_EpochSampler):
     def event(self, *, noise_multiplier: float, steps: int, group_size: int = 1) -> dp_accounting.DpEvent:
         return gaussian_event(noise_multiplier=noise_multiplier, releases=self.epochs(steps), group_size=group_size)
 
-    def as_others_claim(self, *, noise_multiplier: float, steps: int) -> dp_accounting.DpEvent | None:
+    def commonly_claimed_event(self, *, noise_multiplier: float, steps: int) -> dp_accounting.DpEvent | None:
         return poisson_event(
             sampling_probability=self.expected_batch_size / self.examples,
             noise_multiplier=noise_multiplier,
@@ -194,14 +248,16 @@ class ShuffledSampler(_EpochSampler):
         )
 
     def epsilon_lower(self, *, noise_multiplier: float, steps: int, delta: float) -> float | None:
-        """Of the first epoch alone, of whose examples some may not have been dealt out, or not yet."""
+        """Returns the lower bound of the first epoch alone, in which some examples may not have been dealt (yet)."""
         first = min(steps, self.batches_per_epoch)
         dealt = first * self.expected_batch_size / self.examples
         return shuffled_epsilon_lower(steps=first, noise_multiplier=noise_multiplier, delta=delta, dealt=dealt)
 
 
 @dataclasses.dataclass(frozen=True)
-class BallsInBinsSampler(_EpochSampler):
+class BallsInBinsSampler(EpochSampler):
+    """Puts each example into one uniformly chosen batch of each epoch, independently of the others."""
+
     name = "balls_in_bins"
 
     @property
@@ -215,7 +271,7 @@ class BallsInBinsSampler(_EpochSampler):
     def event(self, *, noise_multiplier: float, steps: int, group_size: int = 1) -> dp_accounting.DpEvent:
         epochs = self.epochs(steps)
         if group_size > 1:
-            # The examples of a group may all fall into one batch. Nothing better is claimed than that they do.
+            # All examples of a group may land in one batch. No better bound than that is claimed.
             return gaussian_event(noise_multiplier=noise_multiplier, releases=epochs, group_size=group_size)
         epoch = BallsInBinsDpEvent(self.batches_per_epoch, noise_multiplier)
         return dp_accounting.SelfComposedDpEvent(epoch, epochs)
@@ -236,7 +292,23 @@ def make_sampler(
     entropy: Sequence[int] = (),
     microbatch_size: int = 1,
 ) -> Sampler:
-    """A sampler whose batches are cut, over all ``steps``, with probability at most a share of δ."""
+    """Makes a sampler with as many slots per batch as truncation needs to stay negligible.
+
+    Args:
+        name: A key of ``SAMPLERS``.
+        examples: The number N of training examples.
+        expected_batch_size: From 1 to N.
+        steps: The number of steps that will be run at most.
+        target_delta: The δ of the whole training.
+        entropy: The seed of the batches.
+        microbatch_size: The expected number of examples in a group; 1 for no groups.
+
+    Returns:
+        A sampler with ``truncation_delta(steps)`` of at most ``TRUNCATION_SHARE_OF_DELTA`` of ``target_delta``.
+
+    Raises:
+        ValueError: If the sampler is unknown or the batch size is out of range.
+    """
     if not 0 < expected_batch_size <= examples:
         raise ValueError(f"expected_batch_size must be from 1 to {examples}, got {expected_batch_size}")
     if name not in SAMPLERS:
@@ -245,28 +317,28 @@ def make_sampler(
     if isinstance(sampler, ShuffledSampler):
         return sampler
     allowed = TRUNCATION_SHARE_OF_DELTA * target_delta / steps
-    # One more leaves room for the neighbour's.
+    # The extra slot is for the example that the neighbour has more.
     largest = smallest_above(allowed, examples, sampler.sampling_probability) + 1
     return dataclasses.replace(sampler, max_batch_size=min(examples, largest))
 
 
 def steps_for_epochs(*, examples: int, batch_size: int, epochs: float, sampler: str = "poisson") -> int:
-    """
+    """Returns the number of steps that cover ``epochs`` epochs, at least 1.
+
     >>> steps_for_epochs(examples=1010, batch_size=64, epochs=2)
     32
     >>> steps_for_epochs(examples=1010, batch_size=64, epochs=2, sampler="shuffle")
     30
     """
     made = SAMPLERS[sampler](examples, batch_size, batch_size)
-    per_epoch = made.batches_per_epoch if isinstance(made, _EpochSampler) else examples / batch_size
+    per_epoch = made.batches_per_epoch if isinstance(made, EpochSampler) else examples / batch_size
     return max(1, math.ceil(epochs * per_epoch))
 
 
-@functools.lru_cache(maxsize=1)
-def _dealt(sampler: _EpochSampler, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """An epoch's examples in random order, and where each of its batches begins and ends."""
+def deal(sampler: EpochSampler, epoch: int) -> DealtEpoch:
+    """Shuffles all examples and deals them into the batches of an epoch; costs O(N)."""
     rng = np.random.default_rng(np.random.SeedSequence(sampler.entropy, spawn_key=(epoch, 0)))
     bounds = np.concatenate([[0], np.cumsum(sampler.sizes(rng))])
     order = np.arange(sampler.examples, dtype=np.int32 if sampler.examples < 2**31 else np.int64)
     rng.shuffle(order)
-    return order, bounds
+    return DealtEpoch(epoch, order, bounds)

@@ -1,9 +1,9 @@
-"""How much privacy a mechanism costs, and how much noise a budget needs.
+"""Upper bounds on ε, and the noise that a budget needs.
 
-Every ε here is an upper bound. The PLD (connect-the-dots, pessimistic) is computed at finer and
-finer intervals until a further refinement would hardly change it: at a coarse interval the bound
-of a long run is true but loose, at times looser than RDP's. RDP's is computed beside it, and the
-smaller of the two bounds is the answer.
+Every ε here is an upper bound. The privacy loss distribution (PLD; connect-the-dots, pessimistic) is computed
+at finer and finer discretisation intervals until another refinement would hardly change ε. At a coarse interval
+the bound of a long run is valid but loose, sometimes looser than RDP's. RDP's bound is computed as well, and
+the smaller of the two is returned.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation, dp_event, rdp
 
-from dp_core.events import flattened
-from dp_core.privacy_loss import epsilon_at, is_without_noise, privacy_loss, releases
+from dp_core.accounting.events import flattened
+from dp_core.accounting.privacy_loss import epsilon_at, is_without_noise, privacy_loss, releases
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 REFINEMENT = 4
-# A further refinement is expected to change ε by at most this share of it.
+# Refinement stops when another one is expected to change ε by at most this share.
 RELATIVE_CHANGE = 1e-3
 SECONDS = 60.0
 
 _FEW_ORDERS = (1.1, 1.2, 1.35, 1.5, 1.75, *range(2, 64), 128, 256, 512, 1024)
 _COARSEST_INTERVAL, _FINEST_INTERVAL = 1e-2, 1e-9
-# Beyond this RDP's bound is the answer: no budget is that large, and the PLD takes minutes.
+# Above this, RDP's bound is returned: no budget is that large, and the PLD would take minutes.
 _LARGEST_PLD_EPSILON = 1000.0
 _MAX_NOISE_MULTIPLIER, _MIN_NOISE_MULTIPLIER = 1e6, 1e-2
 
@@ -39,9 +39,13 @@ _MAX_NOISE_MULTIPLIER, _MIN_NOISE_MULTIPLIER = 1e6, 1e-2
 class EpsilonBound(NamedTuple):
     """An upper bound on ε, and where it comes from.
 
-    ``further_change`` is how much a refinement of the PLD by 4 may still take off it, relative to
-    ε. ``converged`` is False when the time ran out before that was small: the bound is true all the
-    same, but may be loose.
+    Attributes:
+        epsilon: The smaller of the two bounds; infinity if there is none.
+        pld_epsilon: The bound by PLD; infinity if it was not computed.
+        rdp_epsilon: The bound by RDP; infinity if RDP does not know the event.
+        interval: The discretisation interval of ``pld_epsilon``.
+        further_change: Estimate of the share of ε that a four times finer interval could still remove.
+        converged: False if time ran out before ``further_change`` was small. The bound is valid, but may be loose.
     """
 
     epsilon: float
@@ -53,6 +57,7 @@ class EpsilonBound(NamedTuple):
 
     @property
     def accountant(self) -> str:
+        """The accountant that gave the smaller bound: "PLD" or "RDP"."""
         return "PLD" if self.pld_epsilon <= self.rdp_epsilon else "RDP"
 
 
@@ -63,7 +68,23 @@ def epsilon_bound(
     neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
     seconds: float = SECONDS,
 ) -> EpsilonBound:
-    """The least certified upper bound on ε at ``delta``."""
+    """Returns the smallest certified upper bound on ε of an event at δ.
+
+    The mechanism that the event describes is (ε, δ)-differentially private for the returned ε.
+
+    Args:
+        event: What was released: a composition of Gaussian, Poisson-sampled Gaussian, mixture-of-Gaussians,
+            randomised-response or balls-in-bins events.
+        delta: The δ of the guarantee, between 0 and 1.
+        neighboring_relation: What neighbouring datasets differ in. Not every event has every relation.
+        seconds: The time after which no further refinement is begun.
+
+    Returns:
+        The bound, with infinite ε if a part of the event has no noise.
+
+    Raises:
+        ValueError: If δ is out of range, or the PLD of a part is not known under the relation.
+    """
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
     bound = _refined(event, delta, neighboring_relation, seconds)
@@ -72,7 +93,7 @@ def epsilon_bound(
 
 
 def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRelation, seconds: float) -> EpsilonBound:
-    """The PLD's bound, with that of RDP at a few orders, which is quick, beside it."""
+    """Returns the PLD's bound, and RDP's at a few orders only, which is quick."""
     if is_without_noise(event):
         return EpsilonBound(math.inf, math.inf, math.inf, _COARSEST_INTERVAL, 0.0, True)
     start = time.monotonic()
@@ -81,7 +102,7 @@ def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRe
         return EpsilonBound(rough, math.inf, rough, math.inf, 1.0, False)
 
     def at(interval: float) -> float:
-        # Beyond ε of about 700 exponentials overflow to an infinite bound, which is true.
+        # Above an ε of about 700 exponentials overflow. The bound is then infinite, which is valid.
         with np.errstate(over="ignore"):
             return epsilon_at(privacy_loss(event, interval, relation), delta, event)
 
@@ -95,8 +116,8 @@ def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRe
         change = (best - finer) / finer if 0 < finer < math.inf else 0.0
         if finer < best:
             best, best_interval = finer, interval
-        # The error falls about quadratically with the interval, so the next change would be
-        # about 1/16 of this one. Twice that is said.
+        # The error falls about quadratically with the interval, so the next change would be about 1/16 of this
+        # one. Twice that is reported.
         further = 2 * max(change, 0.0) / REFINEMENT**2
         converged = further <= RELATIVE_CHANGE or interval < _FINEST_INTERVAL
         if converged or time.monotonic() - start + REFINEMENT * took > seconds:
@@ -112,16 +133,28 @@ def calibrate_noise(
     neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
     accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
-    """A noise multiplier whose ε is at most the target, and at least (1 − tolerance) of it.
+    """Returns a noise multiplier with an ε between (1 − ``relative_tolerance``) times the target and the target.
 
-    ``make_event`` gives the event for a noise multiplier. ``accountant="RDP"`` asks for the noise
-    that RDP alone would need. Raises ValueError if no noise multiplier is enough.
+    Args:
+        make_event: Returns the event for a noise multiplier. ε must fall as the noise multiplier grows.
+        target_epsilon: The ε of the budget, positive and finite.
+        target_delta: The δ of the budget.
+        relative_tolerance: The share of the budget that may be left unused.
+        neighboring_relation: What neighbouring datasets differ in.
+        accountant: "tightest" for the smaller of PLD's and RDP's ε, or "RDP" for the noise that RDP alone needs.
+
+    Returns:
+        A noise multiplier at which the accountant's ε is at most ``target_epsilon``.
+
+    Raises:
+        ValueError: If an argument is out of range, or no noise multiplier up to 1e6 is enough.
     """
     if accountant not in ("tightest", "RDP"):
         raise ValueError(f"accountant must be 'tightest' or 'RDP', got {accountant!r}")
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon must be positive and finite, got {target_epsilon}")
-    # log ε falls almost linearly with log σ: false position on those, aiming between the two ends.
+    # log ε falls almost linearly with log σ, so false position on the two converges fast. It aims at the middle
+    # of the accepted range.
     aim = math.log(target_epsilon * (1 - relative_tolerance / 2))
     highest = math.log(target_epsilon) - aim
     lowest = math.log(target_epsilon * (1 - relative_tolerance)) - aim
@@ -131,7 +164,7 @@ def calibrate_noise(
         if accountant == "RDP":
             epsilon = rdp_bound(event, target_delta, neighboring_relation)
         else:
-            # At most a little above the answer of ``epsilon_bound``, which asks RDP at more orders.
+            # Slightly above ``epsilon_bound``'s answer at most, which evaluates RDP at more orders.
             epsilon = _refined(event, target_delta, neighboring_relation, SECONDS).epsilon
         return math.log(max(epsilon, 1e-12)) - aim
 
@@ -157,8 +190,8 @@ def _bracket(
     target_delta: float,
     relation: NeighboringRelation,
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Two logarithms of noise, one enough and one not, with the excess of each."""
-    # RDP is quick, and near the answer except for the smallest budgets.
+    """Returns two (log noise multiplier, excess) pairs: one with enough noise and one with too little."""
+    # RDP is quick, and close to the answer except for the smallest budgets.
     log_noise = math.log(_rdp_guess(make_event, target_epsilon, target_delta, relation))
     at = excess(log_noise)
     direction = 1 if at > 0 else -1
@@ -185,7 +218,7 @@ def _rdp_guess(
     target_delta: float,
     relation: NeighboringRelation,
 ) -> float:
-    """About the noise multiplier that RDP asks for, if it knows the event at all."""
+    """Returns roughly the noise multiplier that RDP asks for, or 1 if RDP does not know the event."""
     low, high = _MIN_NOISE_MULTIPLIER, 1e3
     if math.isinf(rdp_bound(make_event(high), target_delta, relation, orders=_FEW_ORDERS)):
         return 1.0
@@ -199,7 +232,7 @@ def _rdp_guess(
 
 
 def _first_interval(event: dp_accounting.DpEvent, rdp_epsilon: float) -> float:
-    """Coarse for the sum of the releases' losses, whose spread is about a fraction of ε."""
+    """Returns an interval that is coarse for the sum of the losses, which has a spread of a fraction of ε."""
     spread = min(rdp_epsilon, 10.0) / 10
     return min(max(spread / math.sqrt(max(releases(event), 1)), _FINEST_INTERVAL * REFINEMENT), _COARSEST_INTERVAL)
 
@@ -210,17 +243,27 @@ def rdp_bound(
     relation: NeighboringRelation,
     orders: Sequence[float] | None = None,
 ) -> float:
-    """ε by RDP; infinity for events that it has no bound for. ``orders`` are dp_accounting's unless given."""
+    """Returns an upper bound on ε by Rényi differential privacy.
+
+    Args:
+        event: What was released.
+        delta: The δ of the guarantee.
+        relation: What neighbouring datasets differ in.
+        orders: The Rényi orders to minimise over; dp_accounting's default if None.
+
+    Returns:
+        ε, or infinity if RDP has no bound for the event under the relation.
+    """
     if relation is NeighboringRelation.REPLACE_ONE and not all(
         isinstance(part, dp_event.RandomizedResponseDpEvent) for part, _ in flattened(event)
     ):
-        # dp_accounting would answer as if an example were added or removed.
+        # dp_accounting would silently answer for adding or removing an example.
         return math.inf
     accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
     if not accountant.supports(event):
         return math.inf
-    # For small σ the series of a few low orders does not converge. The accountant drops those
-    # orders, which leaves a true bound, and warns of each: hundreds of lines in a calibration.
+    # For small σ the series of a few low orders does not converge. The accountant drops those orders, which keeps
+    # the bound valid, and logs a warning for each: hundreds of lines in a calibration.
     verbosity = absl.logging.get_verbosity()
     absl.logging.set_verbosity(absl.logging.ERROR)
     try:

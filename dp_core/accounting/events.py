@@ -1,7 +1,7 @@
-"""Accounting events: descriptions of what was released, for accountants to judge.
+"""Accounting events: descriptions of what was released, which accountants turn into ε.
 
-Most are dp_accounting's own. Added here are an epoch of balls-in-bins sampling, which it does not
-know, and what a *group* of examples (those of one user) makes of each.
+Most events are dp_accounting's own. This module adds an epoch of balls-in-bins sampling, which dp_accounting
+does not have, and the events for a *group* of examples (all examples of one user).
 """
 
 from __future__ import annotations
@@ -14,31 +14,58 @@ import dp_accounting
 from dp_accounting import dp_event
 from scipy import stats
 
-from dp_core.binomials import smallest_above
+from dp_core.accounting.binomials import smallest_above
 
-# A group's share of a Poisson sample is cut off where the rest has less probability than this.
+# The number of a group's examples in a Poisson sample is truncated where the tail is below this probability.
 _NEGLIGIBLE = 1e-30
 
 
 @attr.frozen
 class BallsInBinsDpEvent(dp_accounting.DpEvent):
-    """One epoch: each example joins one of ``bins`` batches, and each batch's sum gets Gaussian noise."""
+    """One epoch of balls-in-bins sampling with a Gaussian release per batch.
+
+    Each example independently joins one of the batches, chosen uniformly, and each batch releases its clipped
+    sum with Gaussian noise.
+
+    Attributes:
+        bins: The number of batches in the epoch.
+        noise_multiplier: The noise's standard deviation over the sum's sensitivity to one example.
+    """
 
     bins: int
     noise_multiplier: float
 
 
 def gaussian_event(*, noise_multiplier: float, releases: int, group_size: int = 1) -> dp_accounting.DpEvent:
-    """Gaussian releases in each of which every example of the group may take part."""
+    """Returns the event of plain Gaussian releases that each may see every example of the group.
+
+    Args:
+        noise_multiplier: The noise's standard deviation over the sensitivity to one example.
+        releases: The number of releases.
+        group_size: The number k of examples that neighbours differ in. They move a sum by up to k sensitivities.
+
+    Returns:
+        The composed event, under adding or removing the group or replacing it by empty examples.
+    """
     return dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise_multiplier / group_size), releases)
 
 
 def poisson_event(
     *, sampling_probability: float, noise_multiplier: float, steps: int, group_size: int = 1
 ) -> dp_accounting.DpEvent:
-    """Gaussian releases, each on a Poisson sample.
+    """Returns the event of Gaussian releases, each on a Poisson sample of its own.
 
-    Of a group of k examples Binomial(k, q) are in a sample, and move its sum by as many clip norms.
+    Binomial(k, q) of a group's k examples are in a sample, and each moves the sum by up to one sensitivity.
+    A group's release is therefore a mixture of Gaussians with the binomial's weights.
+
+    Args:
+        sampling_probability: The probability q that an example is in a sample.
+        noise_multiplier: The noise's standard deviation over the sensitivity to one example.
+        steps: The number of releases.
+        group_size: The number k of examples that neighbours differ in.
+
+    Returns:
+        The composed event, under adding or removing the group.
     """
     if sampling_probability == 1:
         return gaussian_event(noise_multiplier=noise_multiplier, releases=steps, group_size=group_size)
@@ -51,10 +78,17 @@ def poisson_event(
 
 
 def flattened(event: dp_accounting.DpEvent, count: int = 1) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
-    """The events that a composed one is made of, each with how often it happens.
+    """Yields the elementary events of a composed event, each with the number of times it happens.
 
     >>> list(flattened(gaussian_event(noise_multiplier=2.0, releases=3)))
     [(GaussianDpEvent(noise_multiplier=2.0), 3)]
+
+    Args:
+        event: Any event; ``ComposedDpEvent`` and ``SelfComposedDpEvent`` are taken apart, ``NoOpDpEvent`` is dropped.
+        count: The number of times the whole event happens.
+
+    Yields:
+        Pairs of an event that is not a composition, and its count. The same event may be yielded several times.
     """
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from flattened(event.event, count * event.count)
@@ -71,7 +105,7 @@ def _group_release(
     present = stats.binom(group_size, sampling_probability)
     largest = smallest_above(_NEGLIGIBLE, group_size, sampling_probability)
     numbers = [*range(largest + 1), group_size]
-    # More than ``largest`` is as good as never, and counted as if it were all of them.
+    # More than ``largest`` is as good as impossible, and is counted as all of them, which is pessimistic.
     probabilities = [*present.pmf(numbers[:-1]), present.sf(largest)]
     probabilities[0] += 1 - math.fsum(probabilities)
     likely = [(float(number), float(p)) for number, p in zip(numbers, probabilities, strict=True) if p > 0]

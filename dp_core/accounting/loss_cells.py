@@ -1,7 +1,7 @@
-"""The losses of Gaussian releases on Poisson samples, cell by cell, and bounds on the tails of their sums.
+"""Discretised privacy losses of Poisson-sampled Gaussian releases, and tail bounds on their sums.
 
-A release is told by the cell that it falls in, which is post-processing: what the cells show of two
-neighbours is no more than what the release shows.
+A release is reported only by the cell that it falls in. That is post-processing, so the cells distinguish two
+neighbours no better than the release itself.
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ import numpy as np
 from scipy import special
 
 ULP = 2.0**-52
-# What a tilted law may have on either side of its window.
+# The probability that a tilted distribution may have on either side of its window.
 OUTSIDE_WINDOW = 1e-12
 
+# Probabilities below this are treated as 0, before they become denormal.
 TINY = 1e-290
+# Relative safety margin for the few roundings that are not bounded one by one.
+MARGIN = 1e-9
 
 _COARSE_CELLS = 4000
 
 
 class SampledGaussian(NamedTuple):
-    """So many Gaussian releases, each on a Poisson sample."""
+    """Gaussian releases of equal noise, each on a Poisson sample of its own.
+
+    Attributes:
+        sampling_probability: The probability q that an example is in a sample, from 0 to 1.
+        noise_multiplier: The noise's standard deviation over the sensitivity, above 0.
+        steps: The number of releases.
+    """
 
     sampling_probability: float
     noise_multiplier: float
@@ -31,7 +40,14 @@ class SampledGaussian(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The cells of one release: P has at least ``mass`` in each, and log P/Q is at least ``loss``."""
+    """The cells of one release.
+
+    Attributes:
+        steps: The number of times the release happens.
+        mass: Lower bounds on the probability of each cell under P, with the example. Shape [cells].
+        loss: Lower bounds on log P/Q of each cell. Shape [cells].
+        multiple: The multiple of the mesh width that stands for each cell's loss. Shape [cells].
+    """
 
     steps: int
     mass: np.ndarray
@@ -39,22 +55,31 @@ class Release(NamedTuple):
     multiple: np.ndarray
 
     def mean(self) -> float:
+        """Returns the mean loss of one release."""
         return float(np.sum(self.mass * self.loss))
 
     def variance(self) -> float:
+        """Returns the variance of the loss of one release."""
         return float(np.sum(self.mass * (self.loss - self.mean()) ** 2))
 
 
-def window(releases: Sequence[Release], alike: Sequence[Release], tilt: float) -> tuple[float, float]:
-    """Two values such that the tilted sum is beyond either with a probability of ``OUTSIDE_WINDOW`` at most.
+def window(releases: Sequence[Release], similar: Sequence[Release], tilt: float) -> tuple[float, float]:
+    """Returns a lower and an upper value that the tilted sum is beyond with small probability.
 
-    The slopes are the best for ``alike``: nearly as good for ``releases``, which may have many more cells.
+    Args:
+        releases: The releases with losses to be summed.
+        similar: Nearly the same releases with fewer cells, for which the optimal Chernoff slopes are computed.
+            Any slope gives a valid window.
+        tilt: The exponent θ of the tilted distribution, with density proportional to e^(θ·sum).
+
+    Returns:
+        (low, high); the sum is below ``low`` with probability at most ``OUTSIDE_WINDOW``, and likewise above ``high``.
     """
-    # A little more than needed: the log at the tilt is subtracted, and may be rounded up.
+    # Slightly more than needed: the log MGF at the tilt is subtracted and may have been rounded up.
     log_inverse = -math.log(OUTSIDE_WINDOW) + 1e-3
     at_tilt = _log_mgf(releases, tilt)
-    _, up = chernoff(alike, log_inverse, tilt=tilt)
-    _, down = chernoff(alike, log_inverse, tilt=tilt, sign=-1)
+    _, up = chernoff(similar, log_inverse, tilt=tilt)
+    _, down = chernoff(similar, log_inverse, tilt=tilt, sign=-1)
     high = (_log_mgf(releases, tilt + up) - at_tilt + log_inverse) / up
     low = (at_tilt - _log_mgf(releases, tilt - down) - log_inverse) / down
     return low, high
@@ -63,10 +88,19 @@ def window(releases: Sequence[Release], alike: Sequence[Release], tilt: float) -
 def chernoff(
     releases: Sequence[Release], log_inverse: float, *, tilt: float = 0.0, sign: int = 1, weighted: bool = False
 ) -> tuple[float, float]:
-    """A value that ± the tilted sum exceeds with a probability of e^(−log_inverse) at most, and the slope for it.
+    """Returns a Chernoff bound on the tail of the (tilted) sum of losses, and the slope that gives it.
 
-    ``weighted`` asks instead for the ε whose δ is e^(−log_inverse) at most. Any slope gives a bound. The
-    best is found to a few per cent, which hardly matters.
+    Every slope gives a valid bound. The best one is found to within a few per cent, which is close enough.
+
+    Args:
+        releases: The releases with losses to be summed.
+        log_inverse: The logarithm of 1/p for a tail probability p.
+        tilt: The exponent of the tilted distribution; 0 for the distribution itself.
+        sign: 1 for the upper tail of the sum, −1 for the upper tail of its negative.
+        weighted: Whether to return the ε with δ(ε) ≤ p instead of a quantile.
+
+    Returns:
+        (value, slope); ``sign`` times the sum exceeds ``value`` with probability at most p.
     """
     at_tilt = _log_mgf(releases, tilt) if tilt else 0.0
 
@@ -79,12 +113,12 @@ def chernoff(
 
 
 def best_tilt(releases: Sequence[Release], epsilon: float, start: float) -> float:
-    """The tilt that multiplies errors by least at this ε."""
+    """Returns the tilt that amplifies errors of the tilted distribution the least at this ε."""
     return _lowest_point(lambda tilt: _log_mgf(releases, tilt) + log_weight(tilt) - tilt * epsilon, start)
 
 
 def _lowest_point(function: Callable[[float], float], start: float) -> float:
-    """About where a function that falls and then rises is lowest, by steps of smaller and smaller factors."""
+    """Returns roughly the minimiser of a unimodal function, by multiplying with smaller and smaller factors."""
     point, value = start, function(start)
     for factor in (4.0, 1 / 4.0, 1.4, 1 / 1.4, 1.08, 1 / 1.08):
         for _ in range(60):
@@ -96,7 +130,7 @@ def _lowest_point(function: Callable[[float], float], start: float) -> float:
 
 
 def _log_mgf(releases: Sequence[Release], slope: float) -> float:
-    """Not below log E[e^(slope·Σ loss)]."""
+    """Returns an upper bound on log E[e^(slope·Σ loss)]."""
     total = 0.0
     for release in releases:
         exponent = slope * release.loss
@@ -107,19 +141,22 @@ def _log_mgf(releases: Sequence[Release], slope: float) -> float:
 
 
 def log_weight(tilt: float) -> float:
-    """The log of the largest value of e^(−tilt·g)·(1 − e^(−g)) over g ≥ 0."""
+    """Returns the log of the maximum of e^(−tilt·g)·(1 − e^(−g)) over g ≥ 0."""
     return float(special.xlogy(tilt, tilt)) - (1 + tilt) * math.log1p(tilt)
 
 
 def spread(releases: Sequence[Release]) -> float:
-    """The standard deviation of the sum, or a little if it is next to nothing."""
+    """Returns the standard deviation of the sum of losses, or a tiny positive number if it is almost 0."""
     largest = max(float(np.max(np.abs(release.loss))) for release in releases)
     variance = sum(release.steps * release.variance() for release in releases)
     return max(math.sqrt(variance), 1e-9 * largest, 1e-30)
 
 
 def total_variation(parts: Sequence[SampledGaussian]) -> float:
-    """Not below δ(0): the sum over the steps or, by Pinsker, what bounds on their divergences allow."""
+    """Returns an upper bound on δ(0), the total variation distance between the neighbours.
+
+    It is the smaller of the sum over the steps and Pinsker's inequality for bounds on their KL divergences.
+    """
     added = divergence = 0.0
     for q, sigma, steps in parts:
         added += steps * q * math.erf(1 / (sigma * math.sqrt(8)))
@@ -128,16 +165,20 @@ def total_variation(parts: Sequence[SampledGaussian]) -> float:
 
 
 def coarse_cells(part: SampledGaussian, reach: float) -> Release:
+    """Returns equally wide cells of the outcome, to ``reach`` standard deviations beyond both means."""
     edges = np.linspace(-reach * part.noise_multiplier, 1 + reach * part.noise_multiplier, _COARSE_CELLS + 1)
     return _cells(part, edges, np.arange(_COARSE_CELLS))
 
 
 def mesh_cells(part: SampledGaussian, width: float, reach: float) -> Release:
-    """Cells whose losses are between (j − ½)·h and (j + ½)·h, but for the last, which is all that is above."""
+    """Returns cells with losses between (j − ½)·h and (j + ½)·h for integers j, where h is ``width``.
+
+    The last cell holds everything above. Losses reach as far as those of outcomes ``reach`` standard deviations out.
+    """
     q, sigma, _ = part
     first, last = (math.floor(loss(part, reach) / width) for loss in (lowest_loss, highest_loss))
     loss = (np.arange(first, last + 2) - 0.5) * width
-    # The outcome with this loss. Losses are above log(1−q) for all outcomes.
+    # Solve for the outcome with this loss. All outcomes have losses above log(1−q).
     above = loss - (math.log1p(-q) if q < 1 else -math.inf)
     excess = np.log(-np.expm1(-np.maximum(above, TINY)))
     edges = np.where(above > 0, 0.5 + sigma**2 * (loss + excess - math.log(q)), -math.inf)
@@ -158,8 +199,8 @@ def _cells(part: SampledGaussian, edges: np.ndarray, multiple: np.ndarray) -> Re
 
 
 def _normal_mass(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the standard normal has between neighbouring edges: at least, and at most."""
-    # Differences of the smaller tails. scipy's are within 2·(1 + z²) ulp, the rounding of z included.
+    """Returns a lower and an upper bound on the standard normal's probability between neighbouring edges."""
+    # Differences of the smaller tails. scipy's tails are accurate to 2·(1 + z²) ulp, including the rounding of z.
     tail = special.ndtr(-np.abs(edges))
     off = 8 * ULP * (1 + np.minimum(np.abs(edges), 40.0) ** 2) * tail
     across = (edges[:-1] < 0) & (edges[1:] > 0)
@@ -169,11 +210,13 @@ def _normal_mass(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lowest_loss(part: SampledGaussian, reach: float) -> float:
+    """Returns the loss of an outcome ``reach`` standard deviations below, or its limit for q < 1."""
     q, sigma, _ = part
     return math.log1p(-q) if q < 1 else 0.5 / sigma**2 - reach / sigma
 
 
 def highest_loss(part: SampledGaussian, reach: float) -> float:
+    """Returns the loss of an outcome ``reach`` standard deviations above the mean with the example."""
     q, sigma, _ = part
     at_top = math.log(q) + 0.5 / sigma**2 + reach / sigma
     return float(np.logaddexp(math.log1p(-q), at_top)) if q < 1 else at_top

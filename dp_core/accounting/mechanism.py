@@ -1,7 +1,7 @@
-"""A description of what a training run really did to its data, and what that is worth.
+"""The mechanism record: what a training run did to its data, and the ε that follows from it.
 
-Training writes the record; the audit judges it. Neither the configuration nor the planned number
-of steps enters: the record counts the steps that were run.
+Training writes the record, and the audit computes ε from it. The record describes what ran, not what was
+configured or planned: its number of steps is counted.
 """
 
 from __future__ import annotations
@@ -13,25 +13,37 @@ from typing import Any, NamedTuple
 import dp_accounting
 from dp_accounting import NeighboringRelation
 
-from dp_core.accounting import EpsilonBound, epsilon_bound
-from dp_core.adaptive_clipping import combined_noise_multiplier
+from dp_core.accounting.epsilon import EpsilonBound, epsilon_bound
+from dp_core.accounting.noise_split import combined_noise_multiplier
+from dp_core.clipping.factors import clip_factor
 from dp_core.sampling import SAMPLERS, Sampler
 
-# How far one example more or less can move a sum of clipped vectors, in clip norms. Alone, an
-# example adds a vector of at most one; in a group it turns one such vector into another.
+# How far adding or removing one example can move a sum of clipped vectors, in clip norms. An example by itself
+# adds a vector of norm at most 1. An example in a group turns one such vector into another.
 ALONE, IN_A_GROUP = 1.0, 2.0
 
 
 def proven_sensitivity(microbatch_size: int) -> float:
-    """In clip norms, under adding or removing one example."""
+    """Returns the sensitivity of a clipped sum to adding or removing one example, in clip norms.
+
+    Args:
+        microbatch_size: The number of examples per clipped mean gradient; 1 for per-example clipping.
+
+    Returns:
+        1 for per-example clipping; 2 for microbatches, where an example can turn its group's clipped mean into
+        its opposite.
+    """
     return ALONE if microbatch_size == 1 else IN_A_GROUP
 
 
 class VocabularyRelease(NamedTuple):
-    """A vocabulary that was chosen from the training examples with noise: a Gaussian release, and a δ of its own.
+    """A vocabulary that was chosen privately from the training examples (``dp_core.partition_selection``).
 
-    ``draw`` tells one draw of the noise from another: the same logs prepared anew are a release of their own,
-    with the same numbers.
+    Attributes:
+        noise_multiplier: Of the Gaussian release of the token counts, relative to its sensitivity.
+        delta: The part of δ that the threshold uses up.
+        draw: Identifies the draw of the noise. Preparing the same logs again is another release with the same
+            numbers.
     """
 
     noise_multiplier: float
@@ -41,11 +53,21 @@ class VocabularyRelease(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismRecord:
-    """Noisy sums of clipped gradients over sampled batches, as they were run.
+    """The noisy sums of clipped gradients over sampled batches that a run released.
 
-    ``noise_multiplier`` is relative to ``sensitivity`` clip norms, and ``count_noise_multiplier`` to
-    the sensitivity of one of the count that steers an adaptive clip norm. ``l2_clip_norm`` is the
-    first step's.
+    Attributes:
+        sampler: A key of ``dp_core.sampling.SAMPLERS``.
+        examples: The number N of training examples.
+        expected_batch_size: The batch size that the sampler aimed at.
+        max_batch_size: The number of slots per batch.
+        steps: The number of steps that were run.
+        noise_multiplier: The noise's standard deviation, in units of ``sensitivity`` clip norms.
+        l2_clip_norm: The clip norm of the first step.
+        clipping: The name of the clip factor.
+        count_noise_multiplier: The noise on the count that an adaptive clip norm follows, which has sensitivity 1.
+        microbatch_size: The number of examples per clipped mean gradient; 1 for per-example clipping.
+        sensitivity: The sensitivity that the noise was scaled to, in clip norms.
+        vocabulary: The private vocabulary that the examples were encoded with, if any.
     """
 
     sampler: str
@@ -62,16 +84,18 @@ class MechanismRecord:
     vocabulary: VocabularyRelease | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the record as a JSON-able dictionary."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MechanismRecord:
+        """Reads what ``to_json`` returned."""
         vocabulary = value["vocabulary"]
         return cls(**{**value, "vocabulary": None if vocabulary is None else VocabularyRelease(*vocabulary)})
 
     @property
     def stated_sampler(self) -> Sampler:
-        """The sampler that the record names, which does the accounting."""
+        """The sampler that the record names, which provides the accounting."""
         if self.sampler not in SAMPLERS:
             raise ValueError(f"no accounting for sampler {self.sampler!r}; known: {', '.join(SAMPLERS)}")
         return SAMPLERS[self.sampler](
@@ -80,53 +104,66 @@ class MechanismRecord:
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
+        """What neighbouring datasets differ in, which depends on the sampler."""
         return self.stated_sampler.neighboring_relation
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Of all that a step releases, relative to the sensitivity that can be proven."""
+        """The noise multiplier of everything a step releases, relative to the proven sensitivity."""
         return self._noise_for(proven_sensitivity(self.microbatch_size))
 
     def _noise_for(self, clip_norms: float) -> float:
-        """The noise multiplier of all that a step releases, for an example that moves the sum by so many clip norms."""
+        """Returns the noise multiplier of everything a step releases if one example moves the sum by ``clip_norms``."""
         noise_multiplier = self.noise_multiplier * self.sensitivity / clip_norms
-        if self.clipping == "adaptive":
+        if clip_factor(self.clipping).adaptive:
             return combined_noise_multiplier(noise_multiplier, self.count_noise_multiplier or 0.0)
         return noise_multiplier
 
     def training_event(self, *, group_size: int = 1) -> dp_accounting.DpEvent:
-        """The noisy sums alone, for ``group_size`` examples of one user."""
+        """Returns the event of the noisy sums alone, without the vocabulary and without truncation.
+
+        Args:
+            group_size: The number of examples that neighbours differ in, for user-level privacy.
+        """
         return self.stated_sampler.event(
             noise_multiplier=self.effective_noise_multiplier, steps=self.steps, group_size=group_size
         )
 
     def truncation_delta(self, *, group_size: int = 1) -> float:
-        """What cutting over-long batches costs, from the sizes that were in force."""
+        """Returns the part of δ that truncating large batches uses up, from the slots that were in force."""
         return self.stated_sampler.truncation_delta(self.steps, group_size)
 
     def epsilon_bound(self, target_delta: float, *, group_size: int = 1) -> EpsilonBound:
-        """ε of what was run, at ``target_delta`` in all."""
+        """Returns an upper bound on ε of what ran, where ``target_delta`` covers everything.
+
+        Args:
+            target_delta: The δ of the whole guarantee, including truncation and the vocabulary's part.
+            group_size: The number of examples that neighbours differ in.
+
+        Raises:
+            ValueError: If truncation and the vocabulary use up all of δ.
+        """
         return compose([self], group_size=group_size).epsilon_bound(target_delta)
 
     def epsilon_lower(self, target_delta: float) -> float | None:
-        """What no accounting of this training can be below, or None where that is not known.
+        """Returns a lower bound on every valid ε of this training; None if none is known for its sampler.
 
-        It is of the noisy sums on the worst data, as the upper bound is: one that was
-        found by an attack on the trained model can be, and mostly is, lower still.
+        Like the upper bound, it is for the noisy sums on worst-case data. What an attack on the trained model
+        shows can be, and usually is, lower.
         """
-        # An example that is alone in its group moves the sum by one clip norm; that more is possible is not known.
+        # An example that is alone in its group moves the sum by one clip norm. It is not known that it can do more.
         noise_multiplier = self._noise_for(ALONE)
         if noise_multiplier == 0:
             return None
-        # Cutting batches may have changed what is seen with so much probability, either way.
+        # With up to this probability, truncation changed what is observed, in either direction.
         delta = target_delta + self.truncation_delta()
         return self.stated_sampler.epsilon_lower(steps=self.steps, noise_multiplier=noise_multiplier, delta=delta)
 
     def as_claimed(self) -> MechanismRecord | None:
-        """The record of a mechanism whose sensitivity were what the noise was scaled to, if that is too little.
+        """Returns the record that the noise scaling pretends, if it is below the proven sensitivity; else None.
 
-        The paper scales the noise of a group's mean to one clip norm. The ε that follows is not a
-        guarantee under adding or removing an example.
+        The paper scales the noise of microbatches to a sensitivity of one clip norm. The ε of the returned record
+        is not a guarantee under adding or removing an example.
         """
         if self.sensitivity >= proven_sensitivity(self.microbatch_size):
             return None
@@ -134,36 +171,57 @@ class MechanismRecord:
 
 
 class Composition(NamedTuple):
-    """Everything that was released from the same examples: an event, and what is taken off δ beside it."""
+    """Everything that was released from the same examples.
+
+    Attributes:
+        event: The composition of all releases.
+        spent_delta: The part of δ that truncation and private vocabularies use up.
+        neighboring_relation: A relation under which all of the events are valid.
+    """
 
     event: dp_accounting.DpEvent
     spent_delta: float
     neighboring_relation: NeighboringRelation
 
     def epsilon_bound(self, target_delta: float) -> EpsilonBound:
+        """Returns an upper bound on ε, where ``target_delta`` covers ``spent_delta`` as well.
+
+        Raises:
+            ValueError: If ``spent_delta`` uses up all of δ.
+        """
         left = target_delta - self.spent_delta
         if left <= 0:
             raise ValueError(
-                f"cutting large batches and choosing the vocabulary take {self.spent_delta:.2g}, all of "
-                f"δ = {target_delta:.2g}: max_batch_size is too small, or the vocabulary's share too large"
+                f"truncating large batches and choosing the vocabulary use up {self.spent_delta:.2g}, which is all of "
+                f"δ = {target_delta:.2g}: max_batch_size is too small, or the vocabulary's share of δ is too large"
             )
         return epsilon_bound(self.event, left, neighboring_relation=self.neighboring_relation)
 
 
 def compose(records: Iterable[MechanismRecord], *, group_size: int = 1) -> Composition:
-    """What publishing the models of one or several runs on the same examples releases.
+    """Composes everything that publishing the models of runs on the same examples releases.
 
-    A vocabulary that runs share, drawn once, is released once. ``group_size`` is for so many examples of one user.
+    Runs that share a draw of a private vocabulary release it once.
+
+    Args:
+        records: The mechanisms of the runs, at least one.
+        group_size: The number of examples that neighbours differ in, for user-level privacy.
+
+    Returns:
+        The composition; its ``epsilon_bound`` holds for all the models together.
+
+    Raises:
+        ValueError: If ``group_size`` is above 1 and a record has a private vocabulary.
     """
     records = list(records)
     events = [record.training_event(group_size=group_size) for record in records]
     spent = sum(record.truncation_delta(group_size=group_size) for record in records)
     for vocabulary in dict.fromkeys(record.vocabulary for record in records if record.vocabulary is not None):
         if group_size > 1:
-            raise ValueError("a private vocabulary's guarantee is for single examples, not for groups of them")
+            raise ValueError("the guarantee of a private vocabulary is for single examples, not for groups")
         events.append(dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier))
         spent += vocabulary.delta
     relations = {record.neighboring_relation for record in records}
-    # Where batches are shuffled the neighbours have an empty example, which the other samplers' bounds hold for too.
+    # Shuffled batches need neighbours with an empty example. The other samplers' bounds hold for these as well.
     relation = relations.pop() if len(relations) == 1 else NeighboringRelation.REPLACE_SPECIAL
     return Composition(events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events), spent, relation)

@@ -1,8 +1,8 @@
-"""The privacy loss distribution of an event, rounded so that every ε read from it is an upper bound.
+"""The privacy loss distribution (PLD) of an event, rounded so that every ε read from it is an upper bound.
 
-dp_accounting makes the distribution of each kind of release (connect-the-dots) and composes them.
-Composing is done here and not by its accountant, which forgets how often a randomised response was
-repeated (tests/test_privacy_loss.py tells when that is mended) and does not know balls-in-bins.
+dp_accounting makes the distribution of each kind of release (connect-the-dots) and convolves them. This module
+composes them itself instead of calling dp_accounting's PLD accountant, which ignores how often a randomised
+response is repeated (a test of this module fails once that is fixed) and does not have balls-in-bins.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import dp_accounting
 from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dp_core.events import BallsInBinsDpEvent, flattened
-from dp_core.random_allocation import random_allocation_pld
+from dp_core.accounting.events import BallsInBinsDpEvent, flattened
+from dp_core.accounting.random_allocation import random_allocation_pld
 
-# Convolutions go through 64-bit Fourier transforms, whose rounding can hide so much probability for
-# each release that is composed. It is taken off δ, so that the bound holds all the same.
+# Convolutions go through 64-bit Fourier transforms. Their rounding can hide this much probability per composed
+# release. It is subtracted from δ, so the bound stays valid.
 ROUNDING_PER_RELEASE = 4e-16
 
 _TAIL_MASS = 1e-15
@@ -30,7 +30,20 @@ def privacy_loss(
     interval: float,
     neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
 ) -> pld.PrivacyLossDistribution:
-    """The distribution of the whole of a composed event, on multiples of ``interval``."""
+    """Returns the pessimistic PLD of a composed event.
+
+    Args:
+        event: What was released, with parts of the kinds that ``epsilon_bound`` lists.
+        interval: The discretisation interval: losses are multiples of it. Smaller is tighter and slower.
+        neighboring_relation: What neighbouring datasets differ in.
+
+    Returns:
+        A distribution that dominates the true one: every δ(ε) read from it is an upper bound, except for rounding,
+        which ``epsilon_at`` accounts for.
+
+    Raises:
+        ValueError: If a part's distribution is not known under the relation.
+    """
     parts = [_repeated(part, count, interval, neighboring_relation) for part, count in _counted(event).items()]
     if not parts:
         return pld.identity(interval)
@@ -38,20 +51,32 @@ def privacy_loss(
 
 
 def epsilon_at(distribution: pld.PrivacyLossDistribution, delta: float, event: dp_accounting.DpEvent) -> float:
-    """ε of a distribution at δ less what rounding may hide; infinity where that is all of δ."""
+    """Returns the ε of a PLD at δ, after subtracting from δ what floating-point rounding can hide.
+
+    Args:
+        distribution: The PLD of ``event``.
+        delta: The δ of the guarantee.
+        event: The event, for the number of releases that were composed numerically.
+
+    Returns:
+        An upper bound on ε; infinity if rounding could hide all of δ.
+    """
     left = delta - ROUNDING_PER_RELEASE * releases(event)
     return float(distribution.get_epsilon_for_delta(left)) if left > 0 else math.inf
 
 
 def releases(event: dp_accounting.DpEvent) -> int:
-    """How many releases are composed numerically: any number of plain Gaussians is one."""
+    """Returns the number of releases that are composed numerically.
+
+    Any number of equal plain Gaussian releases counts as one, because they compose to a Gaussian exactly.
+    """
     return sum(
         1 if isinstance(part, dp_accounting.GaussianDpEvent) else count for part, count in _counted(event).items()
     )
 
 
 def is_without_noise(event: dp_accounting.DpEvent) -> bool:
-    """Whether a part of it has no noise at all, so that no ε bounds it."""
+    """Returns whether a part of the event has no noise at all, so that no finite ε exists."""
     return any(_noise(part) == 0 for part in _counted(event))
 
 

@@ -1,44 +1,58 @@
-"""What the training step really does, measured on the compiled step itself.
+"""Probe: measures what the compiled training step really does.
 
-The step that trained a run is given, at the run's own parameters, one example at a time without noise,
-and then no example with noise. With gradient descent, started afresh, the parameters move by just what
-the step made of that: an example's contribution, or the noise. The first is compared with the example's
-gradient as JAX gives it, clipped by hand; of the second the scale is measured. A step that does not
-clip, or that noises too little, shows here whatever the record says.
+The step that trained a run is run again at the run's own parameters: on one example at a time without noise,
+and then on no example with noise. With plain gradient descent the parameters move by exactly what the step
+made of it, an example's contribution or the noise. Contributions are compared with the example's gradient
+from ``jax.grad``, clipped by the oracle of the registered clip factor. The clip factor itself is compared with
+its oracle and with the bound over norms that no example reaches. The scale of the noise is measured. A step that
+does not clip, or adds too little noise, is caught no matter what the record says.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dp_core.clipping import AUTOMATIC_STABILITY
-from dp_core.losses import OBJECTIVES
-from dp_core.physical_batches import PhysicalShape
-from dp_core.signals import Batch
-from dp_core.training import Hyperparameters, Method, Steps, Trainer, TrainState, as_traced, make_trainer
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.signals import Batch
+from dp_core.training.losses import OBJECTIVES
+from dp_core.training.method import Method
+from dp_core.training.physical_batches import PhysicalShape
+from dp_core.training.step import Hyperparameters, Steps, Trainer, TrainState, as_traced, make_trainer
 
-# Of the measured scale of the noise, and of the likeness of two steps' noise, for a correct step.
+# False-alarm rate of each of the two statistical tests: the noise's scale, and its correlation across steps.
 FALSE_ALARM_RATE = 1e-6
-# Of a contribution's norm and of its distance from the oracle's, in clip norms: rounding stays far below.
+# Tolerance on a contribution's norm and on its distance from the oracle's, in clip norms. Rounding stays far
+# below it.
 TOLERANCE = 1e-4
 
 _NO_DECAY = 1e9
 _SMALL = 1e-3
-# Of the noise at least so many numbers are measured, in so many steps at most.
+# Minimum number of noise coordinates to measure, and maximum number of steps to draw them in.
 _NOISE_DRAWS, _MOST_NOISY_STEPS = 20_000, 64
 
 
 class Probe(NamedTuple):
-    """What was measured, in clip norms.
+    """Measurements of a compiled step. Norms and deviations are in units of the clip norm.
 
-    ``at_half`` are the contributions with a clip norm of half the typical gradient's, so that there
-    is something to clip. ``noise_deviation`` (standard) is over ``coordinates`` numbers of each of
-    ``noisy_steps``, ``noise_likeness`` (the correlation of two steps' noise) over those of two.
+    Attributes:
+        l2_clip_norm: The run's clip norm.
+        contribution_norms: Norms of the examples' contributions to the sum, at the run's clip norm.
+        oracle_difference: Largest distance of a contribution from the oracle's.
+        at_half: Norms of the contributions at half the median gradient norm, where most are clipped.
+        noise_deviation: Standard deviation of the noise, over all coordinates of all noisy steps.
+        noise_likeness: Correlation of the noise of two consecutive steps.
+        coordinates: Number of coordinates of one step's noise.
+        noisy_steps: Number of steps that the noise was measured in.
+        factor_bound: Largest product of a norm and its clip factor, over norms from 0 to 1e30, in clip norms.
+        factor_difference: Largest difference of that product from the oracle's.
     """
 
     l2_clip_norm: float
@@ -49,9 +63,11 @@ class Probe(NamedTuple):
     noise_likeness: float
     coordinates: int
     noisy_steps: int
+    factor_bound: float = 0.0
+    factor_difference: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """JSON has no NaN: what is not finite becomes None."""
+        """Returns the measurements as JSON values; non-finite numbers become None."""
 
         def finite(value: Any) -> Any:
             if isinstance(value, list):
@@ -62,6 +78,8 @@ class Probe(NamedTuple):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Probe:
+        """Reads what ``to_json`` returned; None becomes NaN."""
+
         def number(value: Any) -> Any:
             if isinstance(value, list):
                 return [number(item) for item in value]
@@ -71,35 +89,55 @@ class Probe(NamedTuple):
 
     @property
     def noise_draws(self) -> int:
+        """Number of normal draws that the noise was measured on."""
         return self.coordinates * self.noisy_steps
 
     def defects(self, stated_deviation: float) -> list[str]:
-        """Why the step is not a mechanism with noise of that standard deviation, in clip norms, if it is not."""
+        """Returns what is wrong with the step as a Gaussian mechanism; an empty list if nothing is.
+
+        A correct step is blamed with probability at most 2 · ``FALSE_ALARM_RATE``.
+
+        Args:
+            stated_deviation: The standard deviation that the noise should have, in clip norms: noise multiplier
+                times sensitivity.
+        """
         found = []
         for clip_norm, norms in (("C", self.contribution_norms), ("a smaller C", self.at_half)):
             largest = float(np.max(norms))
             if not largest <= 1 + TOLERANCE:
                 found.append(
-                    f"an example contributed {largest:.3g} clip norms to a sum at {clip_norm}, where 1 is most"
+                    f"an example contributed {largest:.3g} clip norms to a sum at {clip_norm}; at most 1 is allowed"
                 )
+        if not self.factor_bound <= 1 + TOLERANCE:
+            found.append(
+                f"the clip factor lets a gradient contribute {self.factor_bound:.3g} clip norms; at most 1 is allowed"
+            )
+        if not self.factor_difference <= TOLERANCE:
+            found.append(f"the clip factor differs from its oracle by {self.factor_difference:.3g} clip norms")
         if not self.oracle_difference <= TOLERANCE:
             found.append(f"a contribution differs from the oracle's by {self.oracle_difference:.3g} clip norms")
-        # The sum of squares of so many normal numbers.
+        # A sum of squares of independent normal draws follows a χ² distribution.
         ratio = self.noise_deviation / stated_deviation if stated_deviation > 0 else np.nan
         law, total = stats.chi2(self.noise_draws), self.noise_draws * ratio**2
         if not min(law.cdf(total), law.sf(total)) >= FALSE_ALARM_RATE / 2:
             found.append(
                 f"the noise has a standard deviation of {self.noise_deviation:.4g} clip norms, measured over "
-                f"{self.noise_draws:,} draws, where {stated_deviation:.4g} is stated"
+                f"{self.noise_draws:,} draws, but {stated_deviation:.4g} is stated"
             )
         likeness = float(stats.norm.isf(FALSE_ALARM_RATE / 2)) / self.coordinates**0.5
         if not abs(self.noise_likeness) <= likeness:
-            found.append(f"the noise of two steps has a correlation of {self.noise_likeness:.3g}, where none is stated")
+            found.append(f"the noise of two steps has a correlation of {self.noise_likeness:.3g}, but must have none")
         return found
 
 
 class Compiled(NamedTuple):
-    """A method's step, as it is compiled for dispatches of so many steps of batches in that shape."""
+    """Identifies a compiled program: a method's step in dispatches of a given shape.
+
+    Attributes:
+        method: The method that trained.
+        shape: The physical batches of one step.
+        steps: Number of steps in a dispatch.
+    """
 
     method: Method
     shape: PhysicalShape
@@ -107,34 +145,47 @@ class Compiled(NamedTuple):
 
     @property
     def descent(self) -> Method:
-        """The same with gradient descent, which moves the parameters by what it is given.
+        """The method with SGD as its optimiser, which moves the parameters by what it is given.
 
-        That is the method itself where it descends, with or without momentum, so that nothing is
-        compiled anew. What another optimiser does with a noisy sum is no matter of privacy.
+        For a run that used SGD, with or without momentum, this is the method itself and nothing is recompiled.
+        Replacing another optimiser loses nothing: it sees the noisy sum only, so it is post-processing.
         """
-        return self.method if self.method.optimizer == "sgd" else self.method._replace(optimizer="sgd", momentum=0.0)
+        if self.method.optimizer == "sgd":
+            return self.method
+        return dataclasses.replace(self.method, optimizer="sgd", momentum=0.0)
 
 
 def probe_step(
     compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, examples: tuple[np.ndarray, ...]
 ) -> Probe:
-    """Measures the step at ``params`` with a run's numbers.
+    """Measures a compiled step.
 
-    ``hyper.l2_clip_norm`` is the one to probe with; ``examples`` are (integers, categoricals, labels) of a few.
+    Args:
+        compiled: The program to measure.
+        params: The parameters to measure at, usually the run's last.
+        hyper: The run's numbers; ``l2_clip_norm`` is the clip norm to measure at.
+        key: A noise key that no step of the run has used.
+        examples: (integers, categoricals, labels) of a few training examples, with one row each.
+
+    Returns:
+        The measurements.
     """
     params = jax.tree.map(np.asarray, params)
     clip_norm = float(hyper.l2_clip_norm)
     size = compiled.method.microbatch_size
     rows = [tuple(part[[row]] for part in examples) for row in range(len(examples[-1]))]
     gradients = [_flat(_gradient(compiled.method)(params, *row)) / size for row in rows]
-    half = 0.5 * float(np.median([np.linalg.norm(gradient) for gradient in gradients])) or clip_norm
+    norms = np.array([np.linalg.norm(gradient) for gradient in gradients])
+    half = 0.5 * float(np.median(norms)) or clip_norm
 
     found = {}
     for bound in (clip_norm, half):
         contributions = [_contribution(compiled, params, row, bound) for row in rows]
-        expected = [_clip_factor(compiled.method, gradient, bound) * gradient / bound for gradient in gradients]
+        factors = clip_factor(compiled.method.clipping).oracle(norms, bound)
+        expected = [factor * gradient / bound for factor, gradient in zip(factors, gradients, strict=True)]
         differences = [np.linalg.norm(a - b) for a, b in zip(contributions, expected, strict=True)]
         found[bound] = [float(np.linalg.norm(c)) for c in contributions], float(np.max(differences))
+    factor_bound, factor_difference = _factor_errors(compiled.method.clipping, [clip_norm, half])
     noise = _noise(compiled, params, hyper, key, rows[0])
     squares = np.mean(noise**2, axis=1)
     scale = float(np.sqrt(squares[0] * squares[1]))
@@ -147,11 +198,29 @@ def probe_step(
         noise_likeness=float(np.mean(noise[0] * noise[1])) / scale if scale > 0 else 1.0,
         coordinates=noise.shape[1],
         noisy_steps=noise.shape[0],
+        factor_bound=factor_bound,
+        factor_difference=factor_difference,
     )
 
 
+def _factor_errors(clipping: str, clip_norms: Sequence[float]) -> tuple[float, float]:
+    """Returns the largest contribution that a clip factor allows, and its largest difference from the oracle's.
+
+    Both are in clip norms, over gradient norms that the few examples of a probe do not reach.
+    """
+    factor = clip_factor(clipping)
+    norms = np.concatenate([[0.0], np.logspace(-30, 30, 241)]).astype(np.float32).astype(np.float64)
+    errors = []
+    for clip_norm in clip_norms:
+        traced = np.asarray(factor.traced(jnp.asarray(norms, jnp.float32), jnp.float32(clip_norm)), np.float64)
+        allowed, expected = (factors * norms / clip_norm for factors in (traced, factor.oracle(norms, clip_norm)))
+        errors.append((np.max(allowed), np.max(np.abs(allowed - expected))))
+    bounds, differences = zip(*errors, strict=True)
+    return float(np.max(bounds)), float(np.max(differences))
+
+
 def _contribution(compiled: Compiled, params: Any, row: tuple[np.ndarray, ...], clip_norm: float) -> np.ndarray:
-    """What the step adds to the sum for one example, in clip norms."""
+    """Returns what the step adds to the sum for one example, in clip norms."""
     quiet = as_traced(
         Hyperparameters(
             learning_rate=1 / clip_norm,
@@ -168,27 +237,29 @@ def _contribution(compiled: Compiled, params: Any, row: tuple[np.ndarray, ...], 
 def _noise(
     compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, row: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-    """The noise of several steps without examples, a row each, in clip norms."""
+    """Returns the noise of several steps without examples, in clip norms; shape (steps, coordinates)."""
     coordinates = sum(leaf.size for leaf in jax.tree.leaves(params))
     steps = min(max(-(-_NOISE_DRAWS // coordinates), 2), _MOST_NOISY_STEPS)
-    # So that the parameters move by a small part of the noise, in units of the first step's clip norm.
-    noisy = as_traced(
-        hyper._replace(
-            learning_rate=_SMALL / (float(hyper.l2_clip_norm) * max(1.0, float(hyper.noise_multiplier))),
-            total_steps=_NO_DECAY,
-            expected_batch_size=compiled.method.microbatch_size,
-        )
-    )
+    # An adaptive clip norm follows a noisy count divided by the expected count. With the run's own expected count it
+    # stays close to where it is measured; otherwise the expected count is 1, so that the sum is not divided.
+    adaptive = clip_factor(compiled.method.clipping).adaptive
+    expected = float(hyper.expected_batch_size) if adaptive else float(compiled.method.microbatch_size)
+    expected_count = expected / compiled.method.microbatch_size
+    # The rate is small, so that the parameters stay close too.
+    rate = _SMALL * expected_count / (float(hyper.l2_clip_norm) * max(1.0, float(hyper.noise_multiplier)))
+    noisy = as_traced(hyper._replace(learning_rate=rate, total_steps=_NO_DECAY, expected_batch_size=expected))
     trainer = make_trainer(compiled.descent)
     state, before, last, drawn = trainer.init(params, noisy), _flat(params), np.zeros(coordinates), []
     for _ in range(steps):
-        # An adaptive clip norm moves, and the noise with it.
+        # An adaptive clip norm changes from step to step, and the scale of the noise with it.
         clip_norm = float(state.l2_clip_norm)
         state, released = _step(compiled, trainer, state, row, key, noisy, present=False)
         after = _flat(released)
-        # Momentum repeats a part of the step before.
+        # Momentum repeats part of the previous step.
         moved = before - after
-        drawn.append((moved - compiled.descent.momentum * last) / float(noisy.learning_rate) / clip_norm)
+        drawn.append(
+            (moved - compiled.descent.momentum * last) * expected_count / float(noisy.learning_rate) / clip_norm
+        )
         before, last = after, moved
     return np.stack(drawn)
 
@@ -203,7 +274,7 @@ def _step(
     *,
     present: bool = True,
 ) -> tuple[TrainState, Any]:
-    """One real step on one example, or on none, and the parameters after it."""
+    """Runs one real step on one example, or on none; returns the state and the released parameters."""
     placement = compiled.method.placement
     whole = (compiled.steps, *compiled.shape)
 
@@ -227,7 +298,7 @@ def _step(
 
 @functools.lru_cache(maxsize=32)
 def _gradient(method: Method) -> Any:
-    """One example's gradient, by JAX alone."""
+    """Returns a function for one example's gradient, by ``jax.grad`` alone."""
     example_loss = OBJECTIVES[method.task].example_loss
 
     def loss(params: Any, integers: jax.Array, categoricals: jax.Array, labels: jax.Array) -> jax.Array:
@@ -235,13 +306,6 @@ def _gradient(method: Method) -> Any:
         return example_loss(logits, labels)[0]
 
     return jax.jit(jax.grad(loss))
-
-
-def _clip_factor(method: Method, gradient: np.ndarray, clip_norm: float) -> float:
-    norm = float(np.linalg.norm(gradient))
-    if method.clipping == "automatic":
-        return clip_norm / (norm + AUTOMATIC_STABILITY)
-    return min(1.0, clip_norm / norm) if norm > 0 else 1.0
 
 
 def _flat(params: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Whether the batches of a run can have come from the sampler that it states.
+"""Statistical tests of whether a run's batches can have come from the stated sampler.
 
-Two things are looked at: the size of every batch, and how often each of some watched examples took
-part. Shuffled batches pass for Poisson's in neither: their sizes do not vary, and nobody sits out or
-comes twice. For a correct sampler each test gives a false alarm at most about once in a million runs.
+They look at the size of every batch and at how often each of some watched examples took part. Shuffled batches fail
+both tests for Poisson sampling: their sizes do not vary, and no example sits out or takes part twice. Each test has a
+false-alarm rate of about one in a million for a correct sampler.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from dp_core.sampling import BallsInBinsSampler, PoissonSampler, Sampler, ShuffledSampler
@@ -21,7 +22,7 @@ _FEWEST_EXPECTED = 10.0
 
 
 def watched_stride(examples: int) -> int:
-    """Every so many-th example is watched.
+    """Returns the stride between watched examples: example i is watched if i is a multiple of it.
 
     >>> watched_stride(40_960), watched_stride(100)
     (10, 1)
@@ -30,14 +31,27 @@ def watched_stride(examples: int) -> int:
 
 
 def count_watched(participations: np.ndarray, indices: np.ndarray, stride: int) -> None:
-    """Adds one batch to the counts of the watched examples, in place."""
+    """Adds one batch to the participation counts of the watched examples, in place.
+
+    Args:
+        participations: The number of batches that each watched example was in so far. Shape [watched].
+        indices: The examples of the batch.
+        stride: The stride between watched examples.
+    """
     np.add.at(participations, indices[indices % stride == 0] // stride, 1)
 
 
-def sampling_defects(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) -> list[str]:
-    """Why these batches cannot be the sampler's, if they cannot.
+def sampling_defects(sampler: Sampler, sizes: ArrayLike, participations: ArrayLike) -> list[str]:
+    """Tests whether these batches can have come from a sampler.
 
-    ``sizes`` has every step's, ``participations`` the number of batches that each watched example was in.
+    Args:
+        sampler: The stated sampler.
+        sizes: The batch size of every step. Shape [steps].
+        participations: The number of batches that each watched example was in. Shape [watched].
+
+    Returns:
+        A description of each defect; empty if there is none. A correct sampler has a defect with probability of about
+        ``FALSE_ALARM_RATE`` per test.
     """
     sizes, participations = np.asarray(sizes), np.asarray(participations)
     defects = []
@@ -60,8 +74,8 @@ def _poisson(sampler: Sampler, sizes: np.ndarray, participations: np.ndarray) ->
             f"{total:,} examples were sampled over {steps:,} steps, {stated} {steps * mean:,.0f} ± {deviation:,.0f}"
         )
     if variance > 0:
-        # The sum of squares has the mean of a chi-squared variable and a little more variance; a gamma
-        # distribution with its two moments.
+        # The sum of squares has the mean of a chi-squared variable and slightly more variance. A gamma distribution
+        # matches both moments.
         excess_kurtosis = (1 - 6 * q * (1 - q)) / variance
         scale = max(2 + excess_kurtosis, 0.1)
         law = stats.gamma(steps / scale, scale=scale)
@@ -84,7 +98,7 @@ def _balls_in_bins(sampler: Sampler, sizes: np.ndarray, participations: np.ndarr
     whole = len(sizes) // bins
     defects = _once_an_epoch(sampler, len(sizes), participations)
     if len(participations) and participations.min() < whole:
-        defects.append(f"an example took part {participations.min()} times in {whole} whole epochs")
+        defects.append(f"an example took part {participations.min()} times in {whole} complete epochs")
     epochs = sizes[: whole * bins].reshape(whole, bins)
     if np.any(epochs.sum(axis=1) != sampler.examples):
         defects.append(f"an epoch's batches do not add up to the {sampler.examples:,} examples")
@@ -110,7 +124,7 @@ def _once_an_epoch(sampler: BallsInBinsSampler | ShuffledSampler, steps: int, pa
     epochs = sampler.epochs(steps)
     most = int(participations.max(initial=0))
     if most > epochs:
-        return [f"an example took part {most} times in {epochs} epochs, where once in each is stated"]
+        return [f"an example took part {most} times in {epochs} epochs, where at most once per epoch is stated"]
     return []
 
 
@@ -122,25 +136,25 @@ _CHECKS: dict[type[Sampler], Callable[[Sampler, np.ndarray, np.ndarray], list[st
 
 
 def _squares(sizes: np.ndarray, mean: float, variance: float) -> tuple[float, float]:
-    """The sum of squared deviations in units of the variance, and at most what it is if sizes were not rounded.
+    """Returns the sum of squared deviations over the variance, and an upper bound on it before rounding.
 
-    Sizes are whole numbers, and by chance all are equal now and then: against too little variation each gets
-    half a number more.
+    Sizes are integers, and sometimes all of them are equal by chance. So the test against too little variation adds
+    half an example to each deviation.
     """
     least, most = (float(np.sum((np.abs(sizes - mean) + more) ** 2) / variance) for more in (0.0, 0.5))
     return least, most
 
 
 def _is_strange(law: stats.rv_frozen, low: float, high: float) -> bool:
-    """Whether a value above ``low`` and up to ``high`` is so far out on either side that it counts as impossible."""
+    """Returns whether a value between ``low`` and ``high`` is too far out in either tail of the distribution."""
     return min(float(law.cdf(high)), float(law.sf(low))) < FALSE_ALARM_RATE / 2
 
 
 def _fits_binomial(counts: np.ndarray, trials: int, probability: float) -> bool:
-    """Pearson's test, with neighbouring counts pooled until each cell expects enough."""
+    """Returns whether counts pass Pearson's test, with neighbouring counts pooled into large enough cells."""
     expected = len(counts) * stats.binom.pmf(np.arange(trials + 1), trials, probability)
     observed = np.bincount(counts, minlength=trials + 1)[: trials + 1]
-    # Cells from quantiles of the law, so that none is nearly empty.
+    # Cells are quantiles of the distribution, so none is nearly empty.
     wanted_in_cell = max(_FEWEST_EXPECTED, len(counts) / 20)
     cells = np.maximum(np.floor(np.cumsum(expected) / wanted_in_cell - 1e-9).astype(int), 0)
     totals = np.bincount(cells, weights=expected), np.bincount(cells, weights=observed)

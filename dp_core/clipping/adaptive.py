@@ -1,47 +1,18 @@
-"""A clip norm that follows a quantile of the gradient norms, privately (Andrew et al., 2021).
+"""Adaptive clip norm: it follows a private quantile of the gradient norms (Andrew et al., 2021).
 
-At each step the number of gradients longer than the clip norm is released with Gaussian noise, and
-the clip norm moves towards the value that a given share of them stays within. One example changes
-that number by at most one. The count and the gradient sum are two Gaussian releases on one sample,
-which together are exactly one Gaussian release whose noise multiplier z obeys 1/z² = 1/z₁² + 1/z₂².
+Each step releases the number of gradients longer than the clip norm, with Gaussian noise, and moves the
+clip norm towards the quantile. One example changes the count by at most 1.
+``dp_core.accounting.noise_split`` divides the noise between the count and the gradient sum.
 """
 
 from __future__ import annotations
-
-import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-# The count's share of 1/z². The gradient's noise grows by 2.6 % for it.
-COUNT_SHARE = 0.05
-# By how much the logarithm of the clip norm moves when every gradient is on one side of it.
+# Change of log C per step when the share of unclipped gradients is off by 1.
 CLIP_LEARNING_RATE = 0.2
-
-
-class NoiseMultipliers(NamedTuple):
-    """Of the gradient sum and of the count, each relative to its own sensitivity."""
-
-    of_gradient: float
-    of_count: float
-
-
-def split_noise(noise_multiplier: float) -> NoiseMultipliers:
-    """Two multipliers that together are worth the given one.
-
-    >>> round(combined_noise_multiplier(*split_noise(1.5)), 9)
-    1.5
-    """
-    return NoiseMultipliers(noise_multiplier / math.sqrt(1 - COUNT_SHARE), noise_multiplier / math.sqrt(COUNT_SHARE))
-
-
-def combined_noise_multiplier(gradient: float, count: float) -> float:
-    """The multiplier of the one Gaussian release that the two together are."""
-    if gradient == 0 or count == 0:
-        return 0.0
-    return 1 / math.sqrt(1 / gradient**2 + 1 / count**2)
 
 
 def next_clip_norm(
@@ -53,7 +24,20 @@ def next_clip_norm(
     expected_count: ArrayLike,
     quantile: ArrayLike,
 ) -> jax.Array:
-    """The clip norm for the next step, from the noisy share of gradients that were within this one."""
+    """Returns the clip norm of the next step (Algorithm 1 of Andrew et al., with a geometric update).
+
+    Args:
+        l2_clip_norm: The clip norm of this step, a float32 scalar.
+        too_long: Number of examples (or groups) with a gradient norm above it. Private.
+        key: A key for the noise on the count, independent of the gradient's noise.
+        count_noise_multiplier: Standard deviation of that noise; the count has sensitivity 1.
+        expected_count: Expected number of examples (or groups) in the batch. Public.
+        quantile: Share of gradients that should stay unclipped, in (0, 1).
+
+    Returns:
+        ``C * exp(-CLIP_LEARNING_RATE * (share within C - quantile))``, always positive. It depends on the
+        examples through the noisy count only.
+    """
     noisy = too_long.astype(jnp.float32) + count_noise_multiplier * jax.random.normal(key)
     within = 1 - noisy / expected_count
     return l2_clip_norm * jnp.exp(-CLIP_LEARNING_RATE * (within - quantile))

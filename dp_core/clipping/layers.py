@@ -1,13 +1,12 @@
-"""Layers that can be clipped without a gradient per example, and the rule of each.
+"""Layers with ghost clipping: the Flax modules and the clipping rule of each.
 
-A layer does two things besides computing its output. It *sows* its input ``a`` under the name of
-its rule, and it passes its output through ``perturb`` under the same name, so that the gradient
-with respect to that (zero) perturbation is the layer's output gradient ``δ``. From ``a`` and ``δ``
-alone a rule gives the inner product of two examples' parameter gradients, and for any weights
-``w`` the weighted sum of the examples' gradients: neither needs a gradient per example
-(Goodfellow 2015; Section 5 of the paper).
+Besides computing its output, a layer *sows* its input ``a`` under the name of its rule and passes its
+output through ``perturb`` under the same name. The gradient with respect to that zero perturbation is
+the output gradient ``δ``. From ``a`` and ``δ`` alone a rule computes inner products of per-example
+parameter gradients, and weighted sums of them, without materialising any (Goodfellow, 2015; Section 5 of
+the paper).
 
-A new kind of layer is one module and one entry of ``RULES``.
+A new kind of layer is one Flax module and one entry of ``RULES``.
 """
 
 from __future__ import annotations
@@ -22,17 +21,25 @@ import numpy as np
 
 LAYER_INPUTS = "layer_inputs"
 LAYER_OUTPUTS = "layer_outputs"
-# A slot of a multi-valued feature that holds no token.
+# The value of an empty slot of a multi-valued feature.
 NO_TOKEN = -1
 
-# Float32 squares of smaller numbers than about 1e-19 vanish. An output gradient that small still
-# makes a long gradient if the layer's input is enormous, and the other way round; beyond this square
-# of a norm the product is not trusted, and the example counts as having no finite gradient.
+# Squares of numbers below about 1e-19 underflow in float32. Such an output gradient can still make a long
+# parameter gradient if the layer's input is enormous, and vice versa. A squared norm above this bound is
+# therefore treated as infinite, and the example as having no finite gradient.
 _LARGEST_TRUSTED_SQUARE = 1e24
 
 
 class Dense(nn.Module):
-    """``x @ kernel + bias`` for x of shape (examples, inputs)."""
+    """A fully connected layer: ``x @ kernel + bias``.
+
+    Takes x of shape (examples, inputs) and returns (examples, features). It may be called once per forward
+    pass.
+
+    Attributes:
+        features: Number of outputs.
+        use_bias: Whether there is a bias.
+    """
 
     features: int
     use_bias: bool = True
@@ -46,7 +53,11 @@ class Dense(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One row of a table per example, for tokens of shape (examples,)."""
+    """A table lookup, one row per example.
+
+    Takes tokens of shape (examples,), integers in [0, vocabulary_size), and returns (examples, dimension). It
+    may be called once per forward pass.
+    """
 
     vocabulary_size: int
     dimension: int
@@ -57,9 +68,11 @@ class Embedding(nn.Module):
 
 
 class EmbeddingBag(nn.Module):
-    """The sum of several rows of a table per example, for tokens of shape (examples, slots).
+    """A table lookup that sums several rows per example.
 
-    A slot may hold ``NO_TOKEN``, and a token may be in several slots of one example.
+    Takes tokens of shape (examples, slots) and returns (examples, dimension). An empty slot holds
+    ``NO_TOKEN`` and adds nothing; a repeated token adds its row once per slot. It may be called once per
+    forward pass.
     """
 
     vocabulary_size: int
@@ -72,20 +85,28 @@ class EmbeddingBag(nn.Module):
         return _tap(self, "embedding_bag", tokens, jnp.sum(rows, axis=-2))
 
 
-# The standard deviation of a parameter's first values, by its name.
+# Standard deviation of a parameter's initial values, by the parameter's name.
 INITIAL_SCALES: dict[str, Callable[[tuple[int, ...]], float]] = {
     "kernel": lambda shape: (2 / shape[0]) ** 0.5,
     "bias": lambda shape: 0.0,
-    # Small: what the tables hold at first is noise to the layers above, and SGD unlearns it slowly.
+    # Small, because initial table values are noise to the layers above, and SGD is slow to unlearn them.
     "table": lambda shape: 0.02,
 }
 
 
 def initial_parameters(model: nn.Module, rng: np.random.Generator, *inputs: Any) -> Any:
-    """A model's first parameters, distributed as ``model.init`` draws them, as numpy arrays.
+    """Returns a model's initial parameters as NumPy float32 arrays, distributed as ``model.init`` draws them.
 
-    Drawn by numpy: compiling a JAX generator for each of thirty shapes takes longer than a quick
+    NumPy draws them because compiling a JAX generator for each of thirty shapes takes longer than a quick
     trial trains.
+
+    Args:
+        model: A model built from the layers of this module.
+        rng: The source of randomness; consumed in the order of the parameter tree.
+        inputs: Arguments of ``model``. Only shapes and dtypes matter, so one row is enough.
+
+    Returns:
+        The tree that ``model.init(...)["params"]`` would be.
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
 
@@ -97,12 +118,14 @@ def initial_parameters(model: nn.Module, rng: np.random.Generator, *inputs: Any)
 
 
 class LayerRule(NamedTuple):
-    """What clipping needs to know of a kind of layer.
+    """What clipping needs from a kind of layer.
 
-    inner_product(a, δ, a′, δ′): of the layer's parameter gradients for two single examples.
-    add_weighted_gradient(total, a, δ): ``total`` plus the sum of the examples' gradients, for a
-    batch whose δ have been weighted already. It adds in place, so that a large batch in pieces
-    touches only those rows of a large table that it reads.
+    Attributes:
+        inner_product: ``(a, δ, a′, δ′) -> scalar``, the inner product of the layer's parameter gradients of
+            two single examples. With both the same, it is the squared gradient norm.
+        add_weighted_gradient: ``(total, a, δ) -> total``, adds the gradients of a batch of examples to
+            ``total``, the tree of the layer's parameters. The weights are already multiplied into δ. It
+            updates in place, so a piece of a batch touches only the table rows that it reads.
     """
 
     inner_product: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -127,7 +150,7 @@ def _add_unbiased_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
 
 
 def _embedding_inner_product(token: jax.Array, delta: jax.Array, token2: jax.Array, delta2: jax.Array) -> jax.Array:
-    # A dense layer on one-hot inputs, whose inner product is 1 for equal tokens.
+    # A dense layer on one-hot inputs: their inner product is 1 for equal tokens, else 0.
     return jnp.where(token == token2, _dot(delta, delta2), 0.0)
 
 
@@ -136,7 +159,7 @@ def _add_embedding_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> 
 
 
 def _bag_inner_product(tokens: jax.Array, delta: jax.Array, tokens2: jax.Array, delta2: jax.Array) -> jax.Array:
-    # A dense layer on counts of tokens: a token that is in both bags, k and l times, makes k·l pairs.
+    # A dense layer on token counts: a token that is k times in one bag and l times in the other adds k·l.
     pairs = (tokens[:, None] == tokens2[None, :]) & (tokens >= 0)[:, None]
     return jnp.sum(pairs.astype(delta.dtype)) * _dot(delta, delta2)
 
@@ -154,8 +177,8 @@ RULES: dict[str, LayerRule] = {
 }
 
 
-# A GPU multiplies float32 with 10 bits of precision by default. Norms, and the sums that they bound,
-# must be right to more than that.
+# By default a GPU multiplies float32 with a 10-bit mantissa (TF32), too coarse for norms and for the sums
+# that they bound.
 def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.vdot(left, right, precision=jax.lax.Precision.HIGHEST)
 
@@ -175,7 +198,7 @@ def _initializer(name: str) -> Callable[..., jax.Array]:
 def _table(layer: Embedding | EmbeddingBag) -> jax.Array:
     if layer.is_initializing():
         return layer.param("table", _initializer("table"), (layer.vocabulary_size, layer.dimension))
-    # The table may have more rows than tokens, to lie evenly on several devices.
+    # The placement may have padded the table, so that its rows divide evenly among devices.
     return jnp.asarray(layer.get_variable("params", "table"))
 
 
@@ -186,5 +209,5 @@ def _tap(layer: nn.Module, rule: str, layer_input: jax.Array, output: jax.Array)
 
 def _only_call(earlier: jax.Array | None, layer_input: jax.Array) -> jax.Array:
     if earlier is not None:
-        raise ValueError("a layer is called twice in one forward pass: its rule holds for one call only")
+        raise ValueError("a layer is called twice in one forward pass, but its clipping rule holds for one call only")
     return layer_input

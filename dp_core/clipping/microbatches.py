@@ -1,8 +1,8 @@
-"""Norms of the mean gradients of groups, without a gradient of any example or group.
+"""Microbatches: norms of the mean gradients of groups, without materialising any gradient.
 
-The squared norm of a sum of gradients is the sum of all their inner products, and a layer's rule
-gives those from what the layer saw. Each example belongs to a group that was drawn for it alone
-(``sampling.py``), so groups differ in size; the mean is the sum over the *nominal* size.
+The squared norm of a sum of gradients is the sum of all pairwise inner products, which the layers' rules
+compute from their signals. Each example draws its group independently (``dp_core.sampling``), so group
+sizes vary. The "mean" gradient is the sum divided by the *nominal* size, a public number.
 """
 
 from __future__ import annotations
@@ -13,44 +13,60 @@ import jax
 import jax.numpy as jnp
 from scipy import stats
 
-from dp_core.signals import LayerSignals, Signals, squared_norms
+from dp_core.clipping.signals import LayerSignals, Signals, squared_norms
 
-# The share of groups that come out larger than is admitted, and whose last members are left out. All
-# pairs in a window of the largest size are computed, so a larger one costs more than those are worth.
+# Share of groups that exceed the largest size; their last members are dropped. All pairs in a window of the
+# largest size are computed, so a larger window would cost more than the dropped examples are worth.
 _OVERFLOW_PROBABILITY = 1e-3
 
-# By how much of its members' summed lengths a group's norm is taken longer than computed: what
-# rounding can amount to in 64 bits.
+# Upper bound on the float64 rounding error of a group's norm, relative to the sum of its members' norms.
+# It is added to the norm, so that rounding never makes a group look shorter than it is.
 _ROUNDING = 1e-7
 
 
 class Microbatches(NamedTuple):
-    """Groups of ``size`` examples on average and at most ``largest``, which is also the tile of the Gram matrices."""
+    """Sizes of the groups of a microbatched run.
+
+    Attributes:
+        size: Nominal size, the expected number of examples in a group.
+        largest: Maximum size; members beyond it are dropped. Also the tile size of the Gram matrices.
+    """
 
     size: int
     largest: int
 
 
 def make_microbatches(size: int) -> Microbatches | None:
-    """Groups of a nominal size; None for a size of 1, where every example is clipped by itself.
+    """Returns the group sizes for a nominal size, or None for size 1, where each example is clipped by itself.
 
     >>> make_microbatches(4)
     Microbatches(size=4, largest=12)
+
+    Raises:
+        ValueError: If the size is below 1.
     """
     if size < 1:
         raise ValueError(f"microbatch_size must be at least 1, got {size}")
     if size == 1:
         return None
-    # Group sizes are binomial, with tails below the Poisson's of the same mean.
+    # Group sizes are binomial; the Poisson distribution of the same mean has heavier tails.
     largest = int(stats.poisson.isf(_OVERFLOW_PROBABILITY, size))
     return Microbatches(size, 4 * -(-largest // 4))
 
 
 def group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches) -> jax.Array:
-    """For each row, the norm of its group's summed gradient over the nominal group size.
+    """Returns, for each row, the norm of its group's summed gradient divided by the nominal size.
 
-    In 64 bits: gradients of a group that almost cancel leave a sum much shorter than they are, whose
-    norm in 32 bits would be mostly rounding error, and the group could add more than the clip norm.
+    Computed in float64. If the gradients of a group nearly cancel, the float32 norm of their sum would be
+    mostly rounding error, and the group could contribute more than the clip norm.
+
+    Args:
+        signals: The layers' signals for all rows.
+        groups: For each row, the index of its group's first row; sorted, int32 of shape (rows,).
+        microbatches: The group sizes. No group may have more than ``largest`` rows.
+
+    Returns:
+        Norms of shape (rows,), float32, equal within a group. They are upper bounds up to float32 rounding.
     """
     rows = groups.shape[0]
 
@@ -60,7 +76,7 @@ def group_norms(signals: Signals, groups: jax.Array, microbatches: Microbatches)
     with jax.enable_x64(True):
         exact = {path: _in_64_bits(layer) for path, layer in signals.items()}
         lengths = jnp.sqrt(squared_norms(exact))
-        # A negative sum is nothing but rounding; maximum() keeps a NaN.
+        # A negative sum can only be rounding error. maximum() propagates NaN.
         squares = jnp.maximum(over_group(_pairs(exact, groups, microbatches.largest)), 0.0)
         norms = jnp.sqrt(squares) + _ROUNDING * over_group(lengths)
         return (norms[groups] / microbatches.size).astype(jnp.float32)
@@ -73,11 +89,11 @@ def _in_64_bits(layer: LayerSignals) -> LayerSignals:
 
 
 def _pairs(signals: Signals, groups: jax.Array, tile: int) -> jax.Array:
-    """For each row, its inner products with the rows of its group, such that a group's rows add up to all pairs.
+    """Returns a number for each row that adds up to the sum of all inner products over the rows of a group.
 
-    Rows are cut into tiles at least as long as a group, so a group lies in one tile or in two
-    neighbours. Each row is paired with the rows of its own tile and of the next; pairs across the
-    border count twice for the row before it.
+    Rows are cut into tiles at least as long as a group, so a group spans at most two neighbouring tiles. Each
+    row is paired with the rows of its own tile and of the next. Pairs across the border count twice, once
+    for each order.
     """
     rows = groups.shape[0]
     tiles = -(-rows // tile)
@@ -97,7 +113,7 @@ def _pairs(signals: Signals, groups: jax.Array, tile: int) -> jax.Array:
 
     grams = [gram(layer) for layer in signals.values()]
     names = tiled(groups, -1)
-    # The last tile's neighbour is the first, with which it shares no group.
+    # roll() makes the first tile the neighbour of the last; they share no group.
     names_with_next = with_next(names).at[-1, tile:].set(-2)
     same = names[:, :, None] == names_with_next[:, None, :]
     times = jnp.where(jnp.arange(2 * tile) < tile, 1.0, 2.0)

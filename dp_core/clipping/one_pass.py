@@ -1,18 +1,15 @@
-"""Sums of clipped gradients, in one backward pass.
+"""Ghost clipping in one backward pass: the sums of clipped gradients that training uses.
 
-The paper's Section 5 takes two passes: one for the norms, one for the gradient of the reweighted
-loss. One is enough. A single backward pass gives each layer's input ``a`` and output gradient
-``δ``; the norms follow from those, and so does each weight gradient, with the clip factors folded
-in: ``aᵀ(c·δ)``.
+Section 5 of the paper runs two passes, one for the norms and one for the gradient of the reweighted loss.
+One is enough. A single backward pass yields each layer's input ``a`` and output gradient ``δ``. The norms
+follow from these, and so does each weight gradient with the clip factors ``c`` folded in: ``aᵀ(c·δ)``.
 
-What is clipped is the gradient of an example or, with microbatches, the mean gradient of a group.
-Sums are added to a total in place, so a batch may come in any number of pieces.
-``oracle.py`` holds the slow and obvious version that the tests compare with.
+The unit of clipping is an example or, with microbatches, a group. Sums are added to a running total, so a
+batch may come in any number of pieces. ``oracle.py`` is the slow version that tests compare with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -20,37 +17,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dp_core.microbatches import Microbatches, group_norms
-from dp_core.signals import Batch, ExampleLoss, add_weighted_gradients, backward, squared_norms
-
-# Stands in for the smallest gradients when every gradient is scaled to the clip norm (AUTO-S of
-# Bu et al., 2023, whose value this is): without it, rounding errors would be scaled up as well.
-AUTOMATIC_STABILITY = 0.01
-
-
-def _clip(norms: jax.Array, l2_clip_norm: ArrayLike) -> jax.Array:
-    return jnp.minimum(1.0, l2_clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
-
-
-def _normalise(norms: jax.Array, l2_clip_norm: ArrayLike) -> jax.Array:
-    return jnp.asarray(l2_clip_norm) / (norms + AUTOMATIC_STABILITY)
-
-
-# The factor that a gradient is scaled by, from its norm: each leaves it at most l2_clip_norm long.
-# ``adaptive`` differs from ``fixed`` in that the clip norm moves (``adaptive_clipping.py``).
-CLIP_FACTORS: dict[str, Callable[[jax.Array, ArrayLike], jax.Array]] = {
-    "fixed": _clip,
-    "automatic": _normalise,
-    "adaptive": _clip,
-}
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.microbatches import Microbatches, group_norms
+from dp_core.clipping.signals import Batch, ExampleLoss, add_weighted_gradients, backward, squared_norms
 
 
 class GradientSum(NamedTuple):
-    """What a batch adds up to.
+    """A running sum over the examples of a batch.
 
-    ``loss`` is the sum of the examples' losses, ``too_long`` the number of examples (or groups)
-    whose gradient was longer than the clip norm, and ``not_finite`` the number of rows whose
-    gradient has no finite norm: if there are any, ``gradients`` must not be used.
+    Attributes:
+        gradients: Sum of the (clipped) gradients, a tree like the parameters. Must not be used if
+            ``not_finite`` is positive.
+        loss: Sum of the examples' losses, a float32 scalar. Not private.
+        too_long: Number of examples (or groups) with a gradient norm above the clip norm, int32. Not private.
+        not_finite: Number of sampled rows without a finite gradient norm, int32.
     """
 
     gradients: Any
@@ -60,7 +40,7 @@ class GradientSum(NamedTuple):
 
 
 def zero_sum(params: Any) -> GradientSum:
-    """The sum over no examples."""
+    """Returns the sum over no examples."""
     zero, none = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
     return GradientSum(jax.tree.map(jnp.zeros_like, params), zero, none, none)
 
@@ -68,7 +48,18 @@ def zero_sum(params: Any) -> GradientSum:
 def add_gradients(
     total: GradientSum, model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss
 ) -> GradientSum:
-    """``total`` plus the examples' gradients as they are, for training without privacy."""
+    """Adds the unclipped gradients of a batch to a running sum, for non-private training.
+
+    Args:
+        total: The sum so far.
+        model: A model built from ``dp_core.clipping.layers``.
+        params: The parameters to differentiate at.
+        batch: Examples of shape (rows, ...). Rows with mask 0 add nothing.
+        example_loss: ``(logits, labels) -> losses``, one per row.
+
+    Returns:
+        The new sum. ``too_long`` and ``not_finite`` are not counted.
+    """
     mask = jnp.asarray(batch.mask)
     signals, losses = backward(model, params, batch, example_loss)
     gradients = add_weighted_gradients(total.gradients, signals, mask)
@@ -86,12 +77,33 @@ def add_clipped_gradients(
     clipping: str = "fixed",
     microbatches: Microbatches | None = None,
 ) -> GradientSum:
-    """``total`` plus the examples' gradients, each scaled to be at most ``l2_clip_norm`` long.
+    """Adds the clipped gradients of a batch to a running sum.
 
-    Adding or removing one example changes the result by at most ``l2_clip_norm`` in L2 norm (to
-    float32 rounding), over all parameters together. With ``microbatches`` what is scaled is the sum
-    of a group's gradients over the nominal group size, and one example changes the result by at
-    most twice the clip norm: it takes one group's vector to another, both within the bound.
+    Each example's gradient, over all parameters together, is scaled to an L2 norm of at most
+    ``l2_clip_norm``. With ``microbatches``, the sum of a group's gradients divided by the nominal size is
+    scaled instead.
+
+    Sensitivity: adding or removing one example moves the sum by at most ``l2_clip_norm`` in L2 norm, to
+    float32 rounding. With microbatches it moves the sum by at most twice that: the example changes one
+    group's vector into another, each within the bound.
+
+    Args:
+        total: The sum so far.
+        model: A model built from ``dp_core.clipping.layers``.
+        params: The parameters to differentiate at.
+        batch: Examples of shape (rows, ...). Rows with mask 0 add nothing. With microbatches, ``groups`` is
+            set and no group crosses into another batch.
+        example_loss: ``(logits, labels) -> losses``, one per row.
+        l2_clip_norm: The clip norm C, positive; may be infinite.
+        clipping: A key of ``factors.CLIP_FACTORS``.
+        microbatches: The group sizes, or None to clip each example by itself.
+
+    Returns:
+        The new sum. If its ``not_finite`` is positive, the bound does not hold and the gradients must not be
+        used.
+
+    Raises:
+        ValueError: If a parameter belongs to a layer without a clipping rule, or a layer is called twice.
     """
     mask = jnp.asarray(batch.mask)
     signals, losses = backward(model, params, batch, example_loss)
@@ -101,7 +113,7 @@ def add_clipped_gradients(
         groups = jnp.asarray(batch.groups)
         norms = group_norms(signals, groups, microbatches)
         share, first_of_group = 1 / microbatches.size, (mask > 0) & (groups == jnp.arange(groups.shape[0]))
-    factors = share * mask * CLIP_FACTORS[clipping](norms, l2_clip_norm)
+    factors = share * mask * clip_factor(clipping).traced(norms, l2_clip_norm)
     return GradientSum(
         gradients=add_weighted_gradients(total.gradients, signals, factors),
         loss=total.loss + jnp.sum(mask * losses),

@@ -1,6 +1,7 @@
-"""Clipped sums, slow and obvious: the oracle that the tests hold ``clipping.py`` against.
+"""The oracle: clipped sums by materialising every per-example gradient.
 
-It asks JAX for every example's gradient and knows nothing of layers and their rules.
+Slow and obvious. It gets the gradients from ``vmap`` of ``grad`` and uses no clipping rule of a layer.
+Tests compare ``one_pass.py`` with it; nothing trains with it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dp_core.clipping import AUTOMATIC_STABILITY, GradientSum
-from dp_core.microbatches import Microbatches
-from dp_core.signals import Batch, ExampleLoss
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.microbatches import Microbatches
+from dp_core.clipping.one_pass import GradientSum
+from dp_core.clipping.signals import Batch, ExampleLoss
 
 
 def per_example_gradients(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss) -> Any:
-    """A gradient for each example, stacked along the first axis of every parameter."""
+    """Returns the gradient of each example's loss.
+
+    Args:
+        model: Any Flax model of ``(integers, categoricals) -> logits``.
+        params: The parameters to differentiate at.
+        batch: Examples of shape (rows, ...); the mask is ignored.
+        example_loss: ``(logits, labels) -> losses``, one per row.
+
+    Returns:
+        A tree like ``params`` with a leading axis of length rows on every leaf.
+    """
 
     def loss(params: Any, integers: jax.Array, categoricals: jax.Array, label: jax.Array) -> jax.Array:
         logit = model.apply({"params": params}, integers[None], categoricals[None])
@@ -28,7 +40,7 @@ def per_example_gradients(model: nn.Module, params: Any, batch: Batch, example_l
 
 
 def global_norms(gradients: Any) -> jax.Array:
-    """The L2 norm of each of a stack of gradients, over all parameters."""
+    """Returns the L2 norm over all parameters of each gradient in a stack; shape (rows,)."""
     squares = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(gradients)]
     return jnp.sqrt(sum(squares))
 
@@ -44,22 +56,22 @@ def add_clipped_gradients(
     clipping: str = "fixed",
     microbatches: Microbatches | None = None,
 ) -> GradientSum:
-    """The same contract as ``clipping.add_clipped_gradients``, by materialising every gradient."""
+    """Adds the clipped gradients of a batch to a running sum; same contract as ``one_pass.add_clipped_gradients``.
+
+    The factors come from the registered oracle of ``clipping``, not from the function that trains.
+    """
     mask = jnp.asarray(batch.mask)
     rows = jnp.arange(mask.shape[0])
     groups, size = (rows, 1) if microbatches is None else (jnp.asarray(batch.groups), microbatches.size)
 
     def mean(leaf: jax.Array) -> jax.Array:
-        # One for each group, at the place of the group's first row; zeros at the places of the others.
+        # The group's mean stands at its first row; the other rows are zero.
         examples = jnp.where(jnp.expand_dims(mask > 0, range(1, leaf.ndim)), leaf, 0.0)
         return jax.ops.segment_sum(examples, groups, num_segments=len(rows)) / size
 
     means = jax.tree.map(mean, per_example_gradients(model, params, batch, example_loss))
     norms = global_norms(means)
-    if clipping == "automatic":
-        factors = l2_clip_norm / (norms + AUTOMATIC_STABILITY)
-    else:
-        factors = jnp.where(norms > l2_clip_norm, l2_clip_norm / norms, 1.0)
+    factors = clip_factor(clipping).oracle(norms, l2_clip_norm)
     losses = example_loss(model.apply({"params": params}, batch.integers, batch.categoricals), batch.labels)
     clipped = jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, axes=1), means)
     return GradientSum(

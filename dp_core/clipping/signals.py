@@ -1,4 +1,4 @@
-"""One forward and backward pass, and what every layer saw of it."""
+"""Signals: each layer's input and output gradient, from one forward and backward pass."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
-from dp_core.layers import LAYER_INPUTS, LAYER_OUTPUTS, RULES, LayerRule
+from dp_core.clipping.layers import LAYER_INPUTS, LAYER_OUTPUTS, RULES, LayerRule
 
+# (logits, labels) -> one loss per row.
 ExampleLoss = Callable[[Any, Any], jax.Array]
 
 
 class Batch(NamedTuple):
-    """Examples of a fixed shape; ``mask`` is 1 for those that were sampled and 0 for padding.
+    """Examples padded to a fixed number of rows.
 
-    With microbatches ``groups`` holds, for each row, the number of its group's first row: the rows
-    of a group stand together. A row of padding is a group of its own.
+    Attributes:
+        integers: Integer features after the log transform, float32 of shape (rows, integer columns). NaN is a
+            missing value.
+        categoricals: Tokens, int32 of shape (rows, slots of all features).
+        labels: float32 of shape (rows,).
+        mask: 1 for a sampled example and 0 for padding, float32 of shape (rows,).
+        groups: With microbatches, the index of the first row of each row's group, int32 of shape (rows,). The
+            rows of a group are adjacent, and a padding row is a group of its own.
     """
 
     integers: ArrayLike
@@ -31,21 +38,40 @@ class Batch(NamedTuple):
 
 
 class LayerSignals(NamedTuple):
-    """A layer's rule, its input and, for every example, its output gradient."""
+    """What a layer's clipping rule works on.
+
+    Attributes:
+        rule: The layer's clipping rule.
+        input: The layer's input, of shape (rows, ...).
+        output_gradient: Gradient of each example's loss with respect to the layer's output, (rows, outputs).
+    """
 
     rule: LayerRule
     input: jax.Array
     output_gradient: jax.Array
 
 
-# By the layer's path in the tree of parameters.
+# Keyed by the layer's path in the parameter tree.
 Signals = Mapping[tuple[str, ...], LayerSignals]
 
 
 def backward(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleLoss) -> tuple[Signals, jax.Array]:
-    """Every layer's signals, and every example's loss."""
+    """Runs one forward and one backward pass.
 
-    # Padding is blank, whatever was in it: nothing that is not finite comes from there.
+    Args:
+        model: A model built from ``dp_core.clipping.layers``.
+        params: The parameters to differentiate at.
+        batch: Examples of shape (rows, ...).
+        example_loss: ``(logits, labels) -> losses``, one per row.
+
+    Returns:
+        The signals of every layer, and the loss of every row.
+
+    Raises:
+        ValueError: If a parameter belongs to a layer without a clipping rule. Its gradient would go unclipped.
+    """
+
+    # Padding is zeroed, so that garbage in it cannot make anything non-finite.
     sampled = jnp.asarray(batch.mask) > 0
     integers = jnp.where(sampled[:, None], batch.integers, 0.0)
     labels = jnp.where(sampled, batch.labels, 0.0)
@@ -55,8 +81,8 @@ def backward(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleL
             {"params": params, LAYER_OUTPUTS: outputs}, integers, batch.categoricals, mutable=[LAYER_INPUTS]
         )
         losses = example_loss(logits, labels)
-        # Examples do not interact, so the gradient of the sum by one example's layer output is
-        # the gradient of that example's own loss.
+        # Examples do not interact: the gradient of the summed loss with respect to one example's layer output
+        # is the gradient of that example's own loss.
         return jnp.sum(losses), (losses, captured[LAYER_INPUTS])
 
     zeros = _zero_perturbations(model, params, batch)
@@ -70,14 +96,14 @@ def backward(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleL
     for path in flatten_dict(params):
         if path[:-1] not in signals:
             raise ValueError(
-                f"parameter {'/'.join(path)} belongs to a layer that per-example clipping has no rule for; "
-                f"build it from dp_core.layers, or add a rule there (rules: {', '.join(RULES)})"
+                f"parameter {'/'.join(path)} belongs to a layer that has no rule for per-example clipping; "
+                f"build it from dp_core.clipping.layers, or add a rule there (rules: {', '.join(RULES)})"
             )
     return signals, losses
 
 
 def squared_norms(signals: Signals) -> jax.Array:
-    """The squared norm of each example's gradient, over all parameters."""
+    """Returns the squared L2 norm of each example's gradient, over all parameters; shape (rows,)."""
     squares = []
     for rule, layer_input, delta in signals.values():
         squares.append(jax.vmap(rule.inner_product)(layer_input, delta, layer_input, delta))
@@ -85,7 +111,16 @@ def squared_norms(signals: Signals) -> jax.Array:
 
 
 def add_weighted_gradients(total: Any, signals: Signals, weights: jax.Array) -> Any:
-    """``total`` plus the examples' parameter gradients, each times its weight."""
+    """Adds the weighted sum of the examples' parameter gradients to a tree.
+
+    Args:
+        total: A tree like the parameters.
+        signals: The layers' signals.
+        weights: One weight per row, of shape (rows,).
+
+    Returns:
+        ``total`` plus the sum of weight times gradient over the rows.
+    """
     flat, result = flatten_dict(total), dict[tuple[str, ...], jax.Array]()
     for path, layer in signals.items():
         own = {name[-1]: value for name, value in flat.items() if name[:-1] == path}

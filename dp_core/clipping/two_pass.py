@@ -1,7 +1,7 @@
-"""The paper's own form of ghost clipping, in two passes (Section 5): what ``clipping.py`` is measured against.
+"""Ghost clipping in two passes, as in Section 5 of the paper; the speed measurements compare with it.
 
-The first pass gives every example's gradient norm, the second differentiates the loss reweighted by
-the clip factors. The result is the same as that of one pass; nothing trains with it.
+The first pass computes every example's gradient norm, the second differentiates the loss reweighted by the
+clip factors. The result equals that of ``one_pass.py``. Nothing trains with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dp_core.clipping import CLIP_FACTORS, GradientSum
-from dp_core.signals import Batch, ExampleLoss, backward, squared_norms
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.one_pass import GradientSum
+from dp_core.clipping.signals import Batch, ExampleLoss, backward, squared_norms
 
 
 def add_clipped_gradients(
@@ -26,14 +27,16 @@ def add_clipped_gradients(
     *,
     l2_clip_norm: ArrayLike,
 ) -> GradientSum:
-    """The same contract as ``clipping.add_clipped_gradients`` with fixed clipping of single examples."""
+    """Adds the clipped gradients of a batch to a running sum.
+
+    Same contract as ``one_pass.add_clipped_gradients`` with ``clipping="fixed"`` and no microbatches.
+    """
     mask = jnp.asarray(batch.mask)
     signals, _ = backward(model, params, batch, example_loss)
     norms = jnp.sqrt(squared_norms(signals))
-    factors = mask * CLIP_FACTORS["fixed"](norms, l2_clip_norm)
+    factors = mask * clip_factor("fixed").traced(norms, l2_clip_norm)
 
-    # The factors were computed outside of this function, so they are constants to its gradient: the
-    # gradient of the sum is the sum of the clipped gradients.
+    # The factors are constants here, so the gradient of the reweighted sum is the sum of clipped gradients.
     def reweighted_loss(params: Any) -> tuple[jax.Array, jax.Array]:
         losses = example_loss(model.apply({"params": params}, batch.integers, batch.categoricals), batch.labels)
         return jnp.sum(factors * losses), losses

@@ -1,53 +1,56 @@
-"""Networks for ad prediction: the paper's, and two of the field's that cross features explicitly.
+"""The paper's network: embeddings and log-transformed integers into fully connected layers.
 
-Each takes integers and tokens and predicts one logit (or log intensity) per example. An integer
-feature that is missing arrives as NaN and becomes a zero and an indicator of its own, so that a
-missing value differs from a zero.
+It is also the base of the other networks, which add their own layers to its parts. An integer feature that is missing
+arrives as NaN and becomes a zero with an indicator beside it, so the network can tell a missing value from a zero.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dp_core.layers import Dense, Embedding, EmbeddingBag
-
-ModelName = Literal["mlp", "dcn_v2", "dlrm"]
-
-
-class CategoricalFeature(NamedTuple):
-    """A feature with an embedding table. It takes ``slots`` columns: one, or several for a set of
-    tokens, of which some may be ``layers.NO_TOKEN``."""
-
-    vocabulary_size: int
-    dimension: int
-    slots: int = 1
+from dp_core.clipping.layers import Dense, Embedding, EmbeddingBag
+from dp_core.models.spec import CategoricalFeature
 
 
 class AdModel(nn.Module):
-    """The paper's network: embeddings and log-transformed integers into fully connected layers."""
+    """The paper's multilayer perceptron, and the base class of every network that the trainer accepts.
+
+    All parameters must belong to the layers of ``dp_core.clipping.layers``, because only those can be clipped.
+
+    Attributes:
+        features: The categorical features, one embedding table each.
+        hidden_layers: Widths of the fully connected layers.
+    """
 
     features: tuple[CategoricalFeature, ...]
     hidden_layers: tuple[int, ...]
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
-        """By the name of the layer that holds the table."""
+        """Vocabulary size of each embedding table, by the name of its layer."""
         return {f"embedding_{column}": feature.vocabulary_size for column, feature in enumerate(self.features)}
 
     @nn.compact
     def __call__(self, integers: jax.Array, categoricals: jax.Array) -> jax.Array:
+        """Predicts one logit (or log intensity) per example.
+
+        Args:
+            integers: (examples, integer columns), NaN where missing.
+            categoricals: (examples, slots) token ids.
+
+        Returns:
+            (examples,) predictions.
+        """
         return self.output(self.hidden(self.inputs(integers, categoricals)))
 
     def inputs(self, integers: jax.Array, categoricals: jax.Array) -> jax.Array:
+        """Concatenates the integers, their indicators and the embeddings: the first layer's representation."""
         return jnp.concatenate([with_indicators(integers), *self.embedded(categoricals)], axis=-1)
 
     def embedded(self, categoricals: jax.Array) -> list[jax.Array]:
-        """One vector per example for each feature: a row of its table, or the mean of several."""
+        """Returns one vector per example for each feature: a row of its table, or the mean over the tokens of a set."""
         vectors, column = [], 0
         for name, feature in zip(self.vocabulary_sizes, self.features, strict=True):
             size, dimension, slots = feature
@@ -62,71 +65,17 @@ class AdModel(nn.Module):
         return vectors
 
     def hidden(self, x: jax.Array) -> jax.Array:
+        """Applies the fully connected layers with ReLU."""
         for index, width in enumerate(self.hidden_layers):
             x = nn.relu(Dense(width, name=f"hidden_{index}")(x))
         return x
 
     def output(self, x: jax.Array) -> jax.Array:
+        """Applies the last layer, which has one output."""
         return Dense(1, name="output")(x)[:, 0]
 
 
-class DCNv2(AdModel):
-    """Cross layers beside the fully connected ones (Wang et al., 2021): x₀ ∘ (W x + b) + x."""
-
-    cross_layers: int = 3
-
-    @nn.compact
-    def __call__(self, integers: jax.Array, categoricals: jax.Array) -> jax.Array:
-        first = self.inputs(integers, categoricals)
-        crossed = first
-        for index in range(self.cross_layers):
-            crossed = first * Dense(first.shape[-1], name=f"cross_{index}")(crossed) + crossed
-        return self.output(jnp.concatenate([crossed, self.hidden(first)], axis=-1))
-
-
-class DLRM(AdModel):
-    """Dot products of all pairs of features (Naumov et al., 2019).
-
-    Tables keep the widths that they have in the other models; a projection without bias brings
-    each to the common width.
-    """
-
-    interaction_dimension: int = 16
-
-    @nn.compact
-    def __call__(self, integers: jax.Array, categoricals: jax.Array) -> jax.Array:
-        numbers = nn.relu(Dense(self.interaction_dimension, name="bottom")(with_indicators(integers)))
-        vectors = [numbers]
-        for index, vector in enumerate(self.embedded(categoricals)):
-            project = Dense(self.interaction_dimension, use_bias=False, name=f"projection_{index}")
-            vectors.append(project(vector))
-        stacked = jnp.stack(vectors, axis=1)
-        products = stacked @ jnp.swapaxes(stacked, 1, 2)
-        left, right = jnp.tril_indices(len(vectors), -1)
-        return self.output(self.hidden(jnp.concatenate([numbers, products[:, left, right]], axis=-1)))
-
-
 def with_indicators(integers: jax.Array) -> jax.Array:
-    """The integers with zeros for missing ones, and beside them which are missing."""
+    """Replaces NaN by zero and appends an indicator of NaN for each column."""
     missing = jnp.isnan(integers)
     return jnp.concatenate([jnp.where(missing, 0.0, integers), missing.astype(integers.dtype)], axis=-1)
-
-
-def make_model(
-    name: ModelName,
-    features: Sequence[CategoricalFeature],
-    *,
-    hidden_layers: Sequence[int],
-    cross_layers: int = 3,
-    interaction_dimension: int = 16,
-) -> AdModel:
-    """A model by its name in ``pipelines.yaml``."""
-    tables, widths = tuple(features), tuple(hidden_layers)
-    match name:
-        case "mlp":
-            return AdModel(tables, widths)
-        case "dcn_v2":
-            return DCNv2(tables, widths, cross_layers=cross_layers)
-        case "dlrm":
-            return DLRM(tables, widths, interaction_dimension=interaction_dimension)
-    raise ValueError(f"unknown model {name!r}; known: mlp, dcn_v2, dlrm")

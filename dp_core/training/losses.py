@@ -1,4 +1,4 @@
-"""What each task trains on, and what it is judged by."""
+"""Losses: what each task trains on, and the loss that it reports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ import numpy as np
 
 
 def binary_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """−log p(label) for each example, with p = sigmoid(logit)."""
+    """Returns −log p(label) for each example, where p(1) = sigmoid(logit).
+
+    Args:
+        logits: Of shape (examples,).
+        labels: 0 or 1, or an unbiased estimate of it, of shape (examples,).
+    """
     return jnp.logaddexp(0.0, logits) - labels * logits
 
 
 def poisson_log_loss(logits: jax.Array, counts: jax.Array) -> jax.Array:
-    """exp(f) − y·f for each example: the unnormalised loss of the paper's appendix."""
+    """Returns exp(f) − y·f for each example, the Poisson log loss without log y! (appendix of the paper).
+
+    Args:
+        logits: Log intensities f, of shape (examples,).
+        counts: Observed counts y, of shape (examples,).
+    """
     return jnp.exp(logits) - counts * logits
 
 
 def auc_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    """1 − AUC, by the ranks of the positives (Mann-Whitney), ties counting one half.
+    """Returns 1 − AUC, computed from the ranks of the positives (Mann-Whitney); ties count one half.
 
-    NaN when there is only one class, or a prediction is not a number.
+    Args:
+        logits: Predictions, of shape (examples,).
+        labels: Positive examples have labels above 0.
+
+    Returns:
+        A number in [0, 1], or NaN if there is only one class or a prediction is not finite.
 
     >>> auc_loss(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.25
@@ -40,13 +55,24 @@ def auc_loss(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def mean_poisson_log_loss(logits: np.ndarray, counts: np.ndarray) -> float:
+    """Returns the mean of ``poisson_log_loss`` over a split, in float64.
+
+    >>> mean_poisson_log_loss(np.array([0.0, 0.0]), np.array([0, 3]))
+    1.0
+    """
     f = logits.astype(np.float64)
-    with np.errstate(over="ignore"):  # a diverged model's loss is infinite
+    with np.errstate(over="ignore"):  # The loss of a diverged model is infinite.
         return float(np.mean(np.exp(f) - counts * f))
 
 
 class Objective(NamedTuple):
-    """A task's training loss, by example, and the loss it reports, over a split."""
+    """The losses of a task.
+
+    Attributes:
+        example_loss: ``(logits, labels) -> losses``, the training loss of each example.
+        reported_loss: ``(logits, labels) -> loss``, the loss over a whole split, on NumPy arrays.
+        reported_name: The name of the reported loss in records and tables.
+    """
 
     example_loss: Callable[[jax.Array, jax.Array], jax.Array]
     reported_loss: Callable[[np.ndarray, np.ndarray], float]

@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum of clipped gradients."""
+"""Gaussian noise for sums of clipped gradients."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# An array of at least this many elements is drawn by itself, so that it can be drawn where its
-# rows are; the smaller ones are cut from one draw, because compiling a generator for each of
-# thirty parameters takes longer than a quick trial trains.
+# Noise for an array of at least this many elements is a draw of its own, so that each device can draw its
+# rows. Smaller arrays share one draw: compiling a generator for each of thirty parameters takes longer
+# than a quick trial trains.
 LARGE_ARRAY = 2**18
 
 
 def add_gaussian(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
-    """Adds independent noise to every coordinate of a tree of arrays.
+    """Adds independent Gaussian noise to every coordinate of a tree of arrays.
 
-    An element's noise depends on the key, on the array's place in the tree and on the element's
-    place in the array: not on how arrays lie on devices, nor on rows that were added at their end
-    to spread them evenly.
+    The noise of an element depends on the key, the array's position in the tree and the element's position in
+    the array. It does not depend on the devices that the arrays live on, nor on rows that were appended to
+    divide a table evenly.
+
+    Args:
+        key: A PRNG key that is used for nothing else.
+        values: A tree of float32 arrays.
+        standard_deviation: Of the noise on each coordinate, a float32 scalar.
+
+    Returns:
+        A tree like ``values``.
     """
     leaves, structure = jax.tree.flatten(values)
     small = [index for index, leaf in enumerate(leaves) if leaf.size < LARGE_ARRAY]

@@ -1,8 +1,8 @@
-"""A batch of any size on memory of a given size: physical batches of one fixed shape.
+"""Physical batches: a batch of any size, computed in pieces of a fixed shape that fit into memory.
 
-A logical batch is what the algorithm knows: its examples were sampled together, and their clipped
-gradients are added up before noise. It is computed in pieces of ``rows`` rows, padded at their ends.
-How it is cut changes nothing but the order of additions.
+The algorithm knows logical batches only: examples that were sampled together. Their clipped gradients are
+summed before the noise is added. A logical batch is computed in pieces of ``rows`` rows, each padded at its end.
+The cut changes nothing but the order of additions.
 """
 
 from __future__ import annotations
@@ -11,26 +11,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_core.microbatches import Microbatches
+from dp_core.clipping.microbatches import Microbatches
 from dp_core.sampling import SampledBatch
 
-# Pieces are cut evenly over this many devices (or a divisor, or a multiple that is asked for).
+# Rows per piece are a multiple of this, so that 2, 4 or 8 devices get equal shares. For other numbers of
+# devices the multiple is that number.
 _ROW_MULTIPLE = 8
 
 
 class PhysicalShape(NamedTuple):
-    """``pieces`` physical batches of ``rows`` rows hold the largest logical batch."""
+    """The fixed shape that holds the largest logical batch.
+
+    Attributes:
+        pieces: Number of physical batches.
+        rows: Rows of each.
+    """
 
     pieces: int
     rows: int
 
 
 class LaidOut(NamedTuple):
-    """A logical batch in its pieces: which example is in which row.
+    """The rows of a logical batch.
 
-    ``indices`` and ``mask`` have shape (pieces, rows), and so has ``groups``, where each row holds
-    the number of its group's first row; without microbatches it is None. The first ``used`` pieces
-    hold examples.
+    Attributes:
+        indices: The example in each row, int64 of shape (pieces, rows); 0 in padding.
+        mask: 1 for an example and 0 for padding, float32 of shape (pieces, rows).
+        groups: The index of the first row of each row's group within its piece, int32 of shape
+            (pieces, rows); None without microbatches.
+        used: How many pieces hold examples; they come first.
     """
 
     indices: np.ndarray
@@ -42,12 +51,22 @@ class LaidOut(NamedTuple):
 def physical_shape(
     max_batch_size: int, *, largest_rows: int, microbatches: Microbatches | None = None, devices: int = 1
 ) -> PhysicalShape:
-    """The fewest pieces of at most about ``largest_rows`` rows, evenly filled.
+    """Returns the shape with the fewest pieces of about ``largest_rows`` rows, evenly filled.
+
+    Args:
+        max_batch_size: Size of the largest logical batch.
+        largest_rows: The most rows that fit into memory at once.
+        microbatches: The group sizes, or None.
+        devices: Number of devices that share the rows of a piece.
+
+    Returns:
+        A shape that holds any logical batch of up to ``max_batch_size`` examples. Rounding up to a multiple of
+        the devices may exceed ``largest_rows`` by a few rows.
 
     >>> physical_shape(2500, largest_rows=1024)
     PhysicalShape(pieces=3, rows=840)
     """
-    # A piece ends where a group does, so up to a group less one row of each may stay empty.
+    # A piece ends at the end of a group, so up to ``largest - 1`` of its rows may stay empty.
     lost = 0 if microbatches is None else microbatches.largest - 1
     multiple = _ROW_MULTIPLE if _ROW_MULTIPLE % devices == 0 else devices
     pieces = -(-max_batch_size // max(largest_rows - lost, multiple))
@@ -56,7 +75,13 @@ def physical_shape(
 
 
 def lay_out(sampled: SampledBatch, shape: PhysicalShape, microbatches: Microbatches | None = None) -> LaidOut:
-    """Puts a sampled batch into its pieces, no group across two of them."""
+    """Assigns the examples of a sampled batch to rows, without splitting a group across pieces.
+
+    Args:
+        sampled: The batch, with examples of a group adjacent.
+        shape: The fixed shape, from ``physical_shape`` with the same microbatches.
+        microbatches: The group sizes, or None. Members of a group beyond its largest size are dropped.
+    """
     indices, mask = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
     if microbatches is None or sampled.groups is None:
         indices.reshape(-1)[: sampled.size] = sampled.indices

@@ -1,9 +1,14 @@
-"""DP-SGD, step by step (Section 2 of the paper).
+"""The DP-SGD step and the trainer that runs it (Section 2 of the paper; Abadi et al., 2016).
 
-A step is a pure function of (state, batches, key, numbers). The numbers that trials differ in
-(learning rate, clip norm, noise multiplier…) are traced, so one compiled program serves them all.
-A step's batch comes as one or more physical batches, whose sums are added up before anything is
-done with them, and one dispatch runs several steps.
+``train_step`` is the algorithm, from top to bottom:
+
+1. *Sample.* The step's batch was drawn by ``dp_core.sampling`` and cut into physical batches.
+2. *Per-example gradients, clip, sum.* ``sum_gradients`` adds up the clipped gradients of all pieces.
+3. *Noise, update.* ``noisy_update`` adds the noise to the sum, divides by the expected count and lets the
+   optimiser move the parameters.
+
+A step is a pure function of (state, batches, key, hyperparameters). The hyperparameters are traced, so one
+compiled program serves all trials of a method, and one dispatch runs several steps.
 """
 
 from __future__ import annotations
@@ -16,25 +21,30 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dp_core.adaptive_clipping import next_clip_norm
-from dp_core.clipping import GradientSum, add_clipped_gradients, add_gradients, zero_sum
-from dp_core.losses import OBJECTIVES
-from dp_core.microbatches import make_microbatches
-from dp_core.models import AdModel
-from dp_core.optimizers import cosine_decay, make_optimizer
-from dp_core.placement import Placement
-from dp_core.signals import Batch
-from dp_core.updates import UpdateRule, UpdateScale, dense_update
+from dp_core.clipping.adaptive import next_clip_norm
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.clipping.one_pass import GradientSum, add_clipped_gradients, add_gradients, zero_sum
+from dp_core.clipping.signals import Batch
+from dp_core.training.losses import OBJECTIVES
+from dp_core.training.method import Method
+from dp_core.training.optimizers import cosine_decay
+from dp_core.training.updates import UpdateRule, UpdateScale, make_update_rule
 
-# The two uses of a step's key.
+# A step's key is folded with one of these for each of its two noise draws.
 _GRADIENT_NOISE, _COUNT_NOISE = 0, 1
 
 
 class TrainState(NamedTuple):
     """Everything that a step changes.
 
-    ``not_finite`` is the number of rows without a finite gradient in a step that was refused for
-    them. From then on the state stays as it was before that step.
+    Attributes:
+        step: Number of steps taken, int32.
+        params: The model's parameters.
+        update_state: The state of the update rule.
+        l2_clip_norm: The clip norm of the next step; it changes only with adaptive clipping.
+        not_finite: 0, or the number of rows without a finite gradient in the step that was refused for
+            them. A state with a refused step no longer changes.
     """
 
     step: jax.Array
@@ -45,10 +55,19 @@ class TrainState(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """The numbers of a run. Those below the first three are not looked at without privacy.
+    """The numbers of a run. Non-private training uses only the first three.
 
-    ``sensitivity`` is how far one example can move the clipped sum, in clip norms.
-    ``count_noise_multiplier`` and ``clip_quantile`` are for an adaptive clip norm.
+    Attributes:
+        learning_rate: The rate at step 0; it decays to 0 along a cosine.
+        total_steps: The step at which the rate reaches 0.
+        expected_batch_size: Expected number of examples in a batch. Gradient sums are divided by it.
+        l2_clip_norm: The clip norm C, of the first step if it adapts.
+        noise_multiplier: Standard deviation of the noise on the sum, in units of ``sensitivity * C``.
+        sensitivity: How far one example can move the clipped sum, in clip norms: 1, or 2 with
+            microbatches (``accounting.mechanism.proven_sensitivity``).
+        count_noise_multiplier: Standard deviation of the noise on the count that steers an adaptive clip
+            norm.
+        clip_quantile: Share of gradients that an adaptive clip norm aims to leave unclipped, in (0, 1).
     """
 
     learning_rate: jax.Array | float
@@ -61,24 +80,18 @@ class Hyperparameters(NamedTuple):
     clip_quantile: jax.Array | float = 0.5
 
 
-class Method(NamedTuple):
-    """What is compiled: everything about a run but its numbers and its data."""
-
-    model: AdModel
-    task: str
-    optimizer: str
-    momentum: float
-    private: bool
-    clipping: str = "fixed"
-    microbatch_size: int = 1
-    placement: Placement = Placement()
+def as_traced(hyper: Hyperparameters) -> Hyperparameters:
+    """Returns the numbers as float32 arrays, so that new values do not compile a new program."""
+    return Hyperparameters(*(jnp.float32(value) for value in hyper))
 
 
 class Steps(NamedTuple):
-    """The batches of a dispatch.
+    """The batches of one dispatch.
 
-    ``batches`` has leading axes (step, physical batch); the first ``pieces[step]`` physical batches
-    of a step hold its examples, and the first ``active`` steps are run.
+    Attributes:
+        batches: Arrays with leading axes (step, physical batch, row).
+        pieces: For each step, how many of its physical batches hold examples; int32 of shape (steps,).
+        active: How many of the steps to run; an int32 scalar.
     """
 
     batches: Batch
@@ -87,7 +100,16 @@ class Steps(NamedTuple):
 
 
 class Trainer(NamedTuple):
-    """The compiled functions of one method."""
+    """The compiled functions of one method.
+
+    Attributes:
+        init: ``(params, hyper) -> state`` at step 0.
+        run: ``(state, steps, noise_key, hyper) -> (state, losses)``. Donates the buffers of ``state``.
+            ``losses`` holds each step's mean training loss before its update, which is not private; it is
+            NaN from a refused step on.
+        predict: ``(state, integers, categoricals) -> logits``, one for each row.
+        release: ``state -> params``, with no noise pending and no rows added for the placement.
+    """
 
     init: Callable[[Any, Hyperparameters], TrainState]
     run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, jax.Array]]
@@ -97,28 +119,18 @@ class Trainer(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def make_trainer(method: Method) -> Trainer:
-    """Builds (or finds) the compiled functions. The same method is the same compiled code."""
+    """Returns the compiled functions of a method. Equal methods get the same trainer."""
     model, placement = method.model, method.placement
-    update = dense_update(make_optimizer(method.optimizer, momentum=method.momentum))
+    rule = make_update_rule(method)
+    step = functools.partial(train_step, method, rule)
 
     def init(params: Any, hyper: Hyperparameters) -> TrainState:
         none = jnp.zeros((), jnp.int32)
-        return TrainState(none, params, update.init(params), jnp.asarray(hyper.l2_clip_norm, jnp.float32), none)
-
-    def release(state: TrainState) -> Any:
-        return update.settle(state.update_state, state.params)
-
-    def predict(state: TrainState, integers: ArrayLike, categoricals: ArrayLike) -> Any:
-        return model.apply({"params": release(state)}, integers, categoricals)
+        return TrainState(none, params, rule.init(params), jnp.asarray(hyper.l2_clip_norm, jnp.float32), none)
 
     def run(
         state: TrainState, steps: Steps, noise_key: jax.Array, hyper: Hyperparameters
     ) -> tuple[TrainState, jax.Array]:
-        """Runs the steps; returns the new state and each step's mean loss before it, which is not private.
-
-        A step that was refused, and every one after it, has a loss of NaN.
-        """
-
         def one(index: jax.Array, carry: tuple[TrainState, jax.Array]) -> tuple[TrainState, jax.Array]:
             state, losses = carry
             batches = jax.tree.map(lambda leaf: leaf[index], steps.batches)
@@ -129,7 +141,12 @@ def make_trainer(method: Method) -> Trainer:
         state, losses = jax.lax.fori_loop(0, steps.active, one, (state, losses))
         return placement.keep(state), losses
 
-    step = functools.partial(_step, method, update)
+    def release(state: TrainState) -> Any:
+        return rule.settle(state.update_state, state.params)
+
+    def predict(state: TrainState, integers: ArrayLike, categoricals: ArrayLike) -> Any:
+        return model.apply({"params": release(state)}, integers, categoricals)
+
     compiled_release = placement.jit(release)
     return Trainer(
         init=lambda params, hyper: placement.init(init, placement.pad_tables(params), hyper),
@@ -139,29 +156,56 @@ def make_trainer(method: Method) -> Trainer:
     )
 
 
-def _step(
+def train_step(
     method: Method,
-    update: UpdateRule,
+    rule: UpdateRule,
     state: TrainState,
     batches: Batch,
     pieces: jax.Array,
     noise_key: jax.Array,
     hyper: Hyperparameters,
 ) -> tuple[TrainState, jax.Array]:
-    """One step and its mean loss; no step, and a loss of NaN, if an example has no finite gradient."""
-    update_state, params = update.catch_up(state.update_state, state.params, batches)
+    """Takes one step on a sampled batch.
+
+    A step with an example that has no finite gradient is refused: nothing is updated, by it or by any later
+    step. The sum of such a step has no bounded sensitivity, so nothing may be released from it.
+
+    Args:
+        method: What is trained, and how.
+        rule: The update rule, usually ``make_update_rule(method)``.
+        state: The state before the step.
+        batches: The sampled examples, with leading axes (physical batch, row).
+        pieces: How many of the physical batches hold examples.
+        noise_key: The run's key. Each step folds its number into it.
+        hyper: The run's numbers.
+
+    Returns:
+        The state after the step and the batch's mean loss before it, which is not private; NaN if the step
+        was refused.
+    """
+    update_state, params = rule.catch_up(state.update_state, state.params, batches)
     state = state._replace(update_state=update_state, params=params)
-    summed = _sum_over_pieces(method, state, batches, pieces)
-    taken = functools.partial(_take_step, method, update, state, summed.gradients, summed.too_long, noise_key, hyper)
-    # Once a step was refused, so are all that follow.
+    summed = sum_gradients(method, state, batches, pieces)
+    update = functools.partial(noisy_update, method, rule, state, summed, noise_key, hyper)
     not_finite = jnp.maximum(state.not_finite, summed.not_finite)
-    state = jax.lax.cond(not_finite == 0, taken, lambda: state._replace(not_finite=not_finite))
+    state = jax.lax.cond(not_finite == 0, update, lambda: state._replace(not_finite=not_finite))
     mean_loss = summed.loss / jnp.maximum(jnp.sum(batches.mask), 1.0)
     return state, jnp.where(not_finite == 0, mean_loss, jnp.nan)
 
 
-def _sum_over_pieces(method: Method, state: TrainState, batches: Batch, pieces: jax.Array) -> GradientSum:
-    """The sum of (clipped) gradients over a step's physical batches."""
+def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax.Array) -> GradientSum:
+    """Returns the sum of the per-example gradients over a step's physical batches, clipped if private.
+
+    Args:
+        method: What is trained, and how.
+        state: The parameters to differentiate at, and the clip norm.
+        batches: The sampled examples, with leading axes (physical batch, row).
+        pieces: How many of the physical batches hold examples.
+
+    Returns:
+        The sum. If private, one example moves its gradients by at most one clip norm in L2 norm, or two with
+        microbatches (``one_pass.add_clipped_gradients``).
+    """
     add: Callable[..., GradientSum] = add_gradients
     if method.private:
         add = functools.partial(
@@ -182,27 +226,42 @@ def _sum_over_pieces(method: Method, state: TrainState, batches: Batch, pieces: 
     return jax.lax.fori_loop(0, pieces, add_piece, total)
 
 
-def _take_step(
+def noisy_update(
     method: Method,
-    update: UpdateRule,
+    rule: UpdateRule,
     state: TrainState,
-    gradient_sum: Any,
-    too_long: jax.Array,
+    summed: GradientSum,
     noise_key: jax.Array,
     hyper: Hyperparameters,
 ) -> TrainState:
+    """Adds noise to a gradient sum and updates the parameters, and the clip norm if it adapts.
+
+    The noise on each coordinate has standard deviation ``noise_multiplier * sensitivity * l2_clip_norm``. One
+    example moves the clipped sum by at most ``sensitivity * l2_clip_norm``, so the accountant's noise
+    multiplier is ``noise_multiplier``. Non-private methods draw no noise.
+
+    Args:
+        method: What is trained, and how.
+        rule: The update rule.
+        state: The state before the step, which ``summed`` was computed at.
+        summed: The sum over the whole batch.
+        noise_key: The run's key.
+        hyper: The run's numbers.
+
+    Returns:
+        The state after the step.
+    """
     step_key = jax.random.fold_in(noise_key, state.step)
     expected_count = hyper.expected_batch_size / method.microbatch_size
     standard_deviation, l2_clip_norm = None, state.l2_clip_norm
     if method.private:
-        # One example moves the clipped sum by at most the sensitivity, so noise of that size times
-        # the multiplier is what the accountant means by the multiplier.
         deviation = hyper.noise_multiplier * hyper.sensitivity * state.l2_clip_norm
+        # An infinite clip norm, for tests without clipping, times a multiplier of zero would be NaN.
         standard_deviation = jnp.where(hyper.noise_multiplier > 0, deviation, 0.0)
-    if method.clipping == "adaptive":
+    if clip_factor(method.clipping).adaptive:
         l2_clip_norm = next_clip_norm(
             l2_clip_norm,
-            too_long,
+            summed.too_long,
             jax.random.fold_in(step_key, _COUNT_NOISE),
             count_noise_multiplier=hyper.count_noise_multiplier,
             expected_count=expected_count,
@@ -214,10 +273,5 @@ def _take_step(
         expected_count=expected_count,
         learning_rate=cosine_decay(hyper.learning_rate, state.step, hyper.total_steps),
     )
-    update_state, params = update.apply(state.update_state, state.params, gradient_sum, scale)
+    update_state, params = rule.apply(state.update_state, state.params, summed.gradients, scale)
     return TrainState(state.step + 1, params, update_state, l2_clip_norm, state.not_finite)
-
-
-def as_traced(hyper: Hyperparameters) -> Hyperparameters:
-    """The numbers as arrays of fixed type, so that a new value is not a new compilation."""
-    return Hyperparameters(*(jnp.float32(value) for value in hyper))

@@ -1,0 +1,10 @@
+"""Training: the DP-SGD step, from a sampled batch to new parameters.
+
+Here are the step and its trainer, losses, optimisers, noise, update rules, and how batches and
+parameters are laid out on devices. Clipping is in ``dp_core.clipping``, sampling in
+``dp_core.sampling``. Reading data, checkpoints and the training loop are in ``tasks``.
+
+Doors: ``method`` says what to compile, ``step`` has the trainer, ``losses`` the tasks' objectives,
+``physical_batches`` and ``placement`` the layout, ``optimizers`` the names for the configuration,
+``updates`` the update rules that ``tasks/speed`` measures.
+"""
