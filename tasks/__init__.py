@@ -1,6 +1,14 @@
-"""The steps of the pipeline, each a plain function that the DAGs, the command line and the tests call."""
+"""The steps of the pipeline and its command line.
+
+Doors: one module per step, named as the DAG's tasks are: ``prepare``, ``plan``, ``train``, ``audit``, ``measure`` and
+``report``.
+
+A step is a plain function with small JSON-able arguments and results; the DAGs, the command line (``cli``,
+``cli_verbs``) and the tests call the same function. Everything that a step uses is in a room: ``config``, ``logs``,
+``data``, ``training``, ``privacy``, ``reporting``, ``speed`` and ``runtime``. Nothing here imports Airflow.
+"""
 
 import os
 
-# Nothing here tells anyone how it is used: MLflow would report calls to its makers.
+# Before anything imports MLflow, which would otherwise send usage data to its makers.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

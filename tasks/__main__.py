@@ -1,4 +1,4 @@
-"""``python -m tasks``."""
+"""Runs the command line: ``python -m tasks``."""
 
 import sys
 

@@ -1,27 +1,28 @@
-"""What is well-formed in ``pipelines.yaml`` but cannot be."""
+"""Cross-field checks of ``pipelines.yaml``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
-from tasks.descriptions import SPLIT_FRACTIONS
-from tasks.grids import ColumnName, ExhibitName, Grids, MechanismName, Pipeline
-from tasks.located_yaml import Problem
-from tasks.sections import did_you_mean
+from tasks.config.dataset import SPLIT_FRACTIONS
+from tasks.config.pipeline import Grids, MechanismName, Pipeline
+from tasks.config.sections import did_you_mean
+from tasks.config.yaml_lines import Problem
+from tasks.reporting.exhibits.registry import exhibits
 
 if TYPE_CHECKING:
-    from tasks.config import Config
+    from tasks.config.loading import Config
 
 
 def contradictions(config: Config) -> Iterator[Problem]:
-    """Each with the key that it is about."""
+    """Yields every combination of settings that cannot work, with its key path and what would be right."""
     for name, pipeline in config.pipelines.items():
         for task, dataset in pipeline.datasets.items():
             key = ("pipelines", name, "datasets", task)
             if dataset not in config.datasets:
                 hint = did_you_mean(dataset, config.datasets)
-                yield key, f"no dataset is called {dataset!r}{hint}; there are: {', '.join(config.datasets)}"
+                yield key, f"unknown dataset {dataset!r}{hint}; known: {', '.join(config.datasets)}"
             elif task not in config.datasets[dataset].labels:
                 has = ", ".join(config.datasets[dataset].labels)
                 yield key, f"dataset {dataset!r} has no label for {task}; it has: {has}"
@@ -29,51 +30,43 @@ def contradictions(config: Config) -> Iterator[Problem]:
             grid_key = ("pipelines", name, "grids", profile)
             if profile not in config.profiles:
                 hint = did_you_mean(profile, config.profiles)
-                yield grid_key, f"no profile is called {profile!r}{hint}; there are: {', '.join(config.profiles)}"
+                yield grid_key, f"unknown profile {profile!r}{hint}; known: {', '.join(config.profiles)}"
                 continue
             yield from _contradictory_grids(pipeline, grids, grid_key)
             yield from _unfit_exhibit(pipeline, grids, grid_key)
             yield from _too_large_batches(config, pipeline, profile, grid_key)
 
 
-# What an exhibit is made of: the columns that it must have, if it is of trainings.
-_OF_COLUMNS: dict[ExhibitName, tuple[ColumnName, ...]] = {
-    "relative_loss": (),
-    "clip_norm": ("l2_clip_norm",),
-    "large_batch": ("batch_size", "epochs"),
-    "optimizers": ("optimizer", "learning_rate"),
-    "microbatch": ("l2_clip_norm", "microbatch_size"),
-    "accountants": ("accountant",),
-    "label_dp": ("response", "debias"),
-}
-_OF_SEVERAL_TASKS = ("relative_loss", "label_dp")
-
-
 def _unfit_exhibit(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:
-    """What an exhibit cannot show."""
-    needs = {"noise_and_batch": "curves", "throughput": "speed"}.get(pipeline.exhibit, "tasks")
-    if not getattr(grids, needs):
-        if any(getattr(grids, name) for name in ("tasks", "curves", "speed")):
-            yield key, f"exhibit {pipeline.exhibit} is made of {needs}, which are missing"
+    """Yields what keeps a pipeline's exhibit from showing its grids."""
+    exhibit = exhibits()[pipeline.exhibit]
+    if not getattr(grids, exhibit.needs):
+        for given in ("tasks", "curves", "speed"):
+            if getattr(grids, given):
+                fitting = ", ".join(spec.name for spec in exhibits().values() if spec.needs == given)
+                yield key, f"exhibit {exhibit.name} shows {exhibit.needs}, but the grid has {given}; use: {fitting}"
         return
-    of = (*key[:2], "exhibit")
-    if pipeline.exhibit in _OF_COLUMNS and tuple(pipeline.columns) != _OF_COLUMNS[pipeline.exhibit]:
-        wanted = ", ".join(_OF_COLUMNS[pipeline.exhibit])
-        yield (*key[:2], "columns"), f"exhibit {pipeline.exhibit} is of columns: [{wanted}]"
-    if pipeline.exhibit not in _OF_SEVERAL_TASKS and len(pipeline.datasets) > 1:
-        yield of, f"{pipeline.exhibit} shows one task, and the pipeline has {len(pipeline.datasets)}"
+    if exhibit.columns not in ("any", pipeline.columns):
+        needed = f"needs columns: [{', '.join(exhibit.columns)}]" if exhibit.columns else "takes no columns"
+        yield (*key[:2], "columns"), f"exhibit {exhibit.name} {needed}; exhibit comparison takes any columns"
+    if not exhibit.several_tasks and len(pipeline.datasets) > 1:
+        yield (
+            (*key[:2], "exhibit"),
+            f"exhibit {exhibit.name} shows one task, but the pipeline has {len(pipeline.datasets)}",
+        )
     for task, grid in grids.tasks.items():
-        if pipeline.exhibit != "label_dp" and grid.label_dp is not None and grid.dp_sgd is not None:
+        if not exhibit.several_mechanisms and grid.label_dp is not None and grid.dp_sgd is not None:
             yield (
                 (*key, "tasks", task),
-                f"exhibit {pipeline.exhibit} shows one way to be private: dp_sgd or label_dp",
+                f"exhibit {exhibit.name} shows one mechanism: give dp_sgd or label_dp, not both",
             )
 
 
 def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:
     given = [name for name in ("tasks", "curves", "speed") if getattr(grids, name)]
     if len(given) != 1:
-        yield key, f"give one of tasks (to train), curves (of noise) and speed (to measure), got {given or 'none'}"
+        got = " and ".join(given) or "none"
+        yield key, f"give exactly one of tasks (to train), curves (of noise) and speed (of steps), got {got}"
         return
     if grids.speed is None and not grids.epsilons:
         yield (*key, "epsilons"), "missing"
@@ -81,9 +74,12 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
         return
     for task in pipeline.datasets:
         if task not in grids.tasks:
-            yield (*key, "tasks"), f"no grid for {task}, which the pipeline has a dataset for"
+            yield (*key, "tasks"), f"no grid for {task}, but the pipeline has a dataset for it"
     if pipeline.columns and grids.search == "random":
-        yield (*key, "search"), "a table with columns needs every setting: use `search: all`, or no columns"
+        yield (
+            (*key, "search"),
+            "`search: random` does not try every setting, as columns need: use `search: all` or drop columns",
+        )
     for task, grid in grids.tasks.items():
         task_key = (*key, "tasks", task)
         private = [mechanism for mechanism in (grid.dp_sgd, grid.label_dp) if mechanism is not None]
@@ -94,17 +90,18 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
             for response in set(grid.label_dp.response) - fitting:
                 yield (
                     (*task_key, "label_dp", "response"),
-                    f"{response!r} is not for the labels of {task}; allowed: {', '.join(sorted(fitting))}",
+                    f"{response!r} does not fit the labels of {task}; allowed: {', '.join(sorted(fitting))}",
                 )
             if grids.search == "random":
-                yield (*key, "search"), "what `search: random` costs is not known for label_dp: use `search: all`"
+                yield (*key, "search"), "`search: random` has no known privacy cost for label_dp: use `search: all`"
         for column in pipeline.columns:
             if private and not any(hasattr(mechanism, column) for mechanism in private):
-                yield (*key[:2], "columns"), f"{column} is no setting of what {task} trains under {key[-1]}"
+                yield (*key[:2], "columns"), f"no mechanism of {task} in profile {key[-1]} has a setting {column}"
         for mechanism in (grid.non_private, *private):
             lengths = {name: len(getattr(mechanism, name)) for name in pipeline.together if hasattr(mechanism, name)}
             if len(set(lengths.values())) > 1:
-                yield (*key[:2], "together"), f"lists to go through in step must be equally long, got {lengths}"
+                got = ", ".join(f"{length} of {name}" for name, length in lengths.items())
+                yield (*key[:2], "together"), f"zipped lists must have the same length, got {got}"
 
 
 def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[Problem]:
@@ -120,5 +117,5 @@ def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tu
                     yield (
                         (*key, "tasks", task, mechanism, "batch_size"),
                         f"a batch of {size:,} is larger than the {examples:,} training examples "
-                        f"that profile {profile!r} makes (80 % of synthetic_rows)",
+                        f"that profile {profile!r} generates (80 % of synthetic_rows)",
                     )

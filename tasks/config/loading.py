@@ -1,7 +1,7 @@
-"""``pipelines.yaml``, read once into frozen, validated models.
+"""Loads ``pipelines.yaml`` into frozen, validated models.
 
-Every mistake is reported with the line, the key path and what would be right: unknown keys, wrong
-types, impossible combinations. Nothing else in the project reads the file.
+Every mistake (an unknown key, a wrong type, an impossible combination) is reported with its line, its key path and what
+would be right. Nothing else in the project reads the file.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from tasks.contradictions import contradictions
-from tasks.descriptions import Dataset
-from tasks.errors import UserError
-from tasks.grids import Grids, Pipeline
-from tasks.home import CHECKOUT
-from tasks.located_yaml import Problem, listed, read_yaml
-from tasks.sections import Count, Items, Section, Some, did_you_mean
+from dp_core.models.spec import MODELS
+from tasks.config.cross_checks import contradictions
+from tasks.config.dataset import Dataset
+from tasks.config.pipeline import Grids, Pipeline
+from tasks.config.plugins import import_plugins
+from tasks.config.sections import Count, Distinct, Items, Section, Some, did_you_mean
+from tasks.config.yaml_lines import Problem, listed, read_yaml
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT
 
 _T = TypeVar("_T")
 
 
 class Profile(Section):
-    """How large everything is."""
+    """Scale of a run: synthetic log, vocabularies, networks, evaluations."""
 
     description: str = ""
     synthetic_rows: Annotated[Count, Field(ge=1000)]
     min_count: Count
     hidden_layers: Items[Count]
-    cross_layers: Count = 3
-    interaction_dimension: Count = 16
     evaluations: Count = 5
 
 
 class Hardware(Section):
-    """What training runs on. It changes results by no more than rounding, so it is no part of a trial."""
+    """What training runs on. It changes results by rounding only, so it is not part of a trial's cache key."""
 
     devices: Literal["all"] | Count = "all"
     tables: Literal["replicated", "row_sharded"] = "replicated"
@@ -48,6 +48,9 @@ class Hardware(Section):
 
 
 class Config(Section):
+    """The whole file. The methods look up an entry by name and raise a ``UserError`` if there is none."""
+
+    plugins: Distinct[str] = ()
     hardware: Hardware = Hardware()
     datasets: Some[Dataset]
     profiles: Some[Profile]
@@ -71,25 +74,27 @@ class Config(Section):
 
 
 def config_path() -> Path:
-    """The file in force: ``DP_ADS_CONFIG``, or ``pipelines.yaml`` in the checkout."""
+    """Returns the path of the configuration: ``DP_ADS_CONFIG``, or ``pipelines.yaml`` in the checkout."""
     return Path(os.environ.get("DP_ADS_CONFIG") or CHECKOUT / "pipelines.yaml")
 
 
 def load_config(path: Path | None = None) -> Config:
-    """Reads and checks the file; raises a ``UserError`` that lists every mistake in it."""
+    """Reads and checks the file. Raises a ``UserError`` that lists every mistake in it."""
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"the configuration {path} is not text in UTF-8: {error}") from None
+        raise UserError(f"the configuration {path} is not UTF-8 text: {error}") from None
     try:
         raw, marks, problems = read_yaml(text, path.name)
     except yaml.YAMLError as error:
         raise UserError(f"{path.name} is not valid YAML: {error}") from None
     except RecursionError:
         raise UserError(f"{path.name} is nested too deeply, or an alias in it refers to itself") from None
+    if not problems:
+        problems = list(import_plugins(raw, path.resolve().parent))
     if not problems:
         try:
             config = Config.model_validate(raw)
@@ -103,25 +108,26 @@ def load_config(path: Path | None = None) -> Config:
 
 
 def _is_echo(detail: Any) -> bool:
-    """Whether pydantic calls a list too short because it left out the items that it complains about."""
+    """Returns whether pydantic calls a list too short only because it dropped the invalid items it also reports."""
     return detail["type"] == "too_short" and len(detail["input"]) > 0
 
 
 def _explain(detail: Any) -> Problem:
-    """One pydantic error in the words of the file."""
+    """Rewords a pydantic error in terms of the file."""
     key, kind = tuple(part for part in detail["loc"] if part != "[key]"), detail["type"]
     value = detail["input"]
     if kind == "extra_forbidden":
         allowed = _allowed_keys(key[:-1])
-        return key, f"unknown key{did_you_mean(str(key[-1]), allowed)}; allowed here: {', '.join(allowed)}"
+        hint = _model_hint(str(key[-1]), allowed) or did_you_mean(str(key[-1]), allowed)
+        return key, f"unknown key{hint}; allowed here: {', '.join(allowed)}"
     if kind == "value_error":
         return key, str(detail["ctx"]["error"])
     got = "got nothing" if value is None else f"got {reprlib.repr(value)}"
     plain = {
         "missing": "missing",
-        "too_short": "empty: give at least one",
+        "too_short": "empty: give at least one value",
         "tuple_type": f"should be a list, {got}",
-        "dict_type": f"should be keys with values (key: value), {got}",
+        "dict_type": f"should be a mapping (key: value), {got}",
     }
     if kind in plain:
         return key, plain[kind]
@@ -132,8 +138,16 @@ def _explain(detail: Any) -> Problem:
     return key, f"{message}, {got}{hint}"
 
 
+def _model_hint(key: str, allowed: list[str]) -> str:
+    """Returns where a model's own number goes if it was put beside ``model``, or an empty string."""
+    own = {name for spec in MODELS.values() for name in spec.model_fields} - {"name"}
+    if "model" not in allowed or key not in own:
+        return ""
+    return f" (a model's own numbers go inside `model: {{name: …, {key}: …}}`)"
+
+
 def _number_hint(text: str) -> str:
-    """Why a text that looks like a number is none."""
+    """Returns why YAML read a number as text, or an empty string."""
     try:
         if not math.isfinite(float(text)):
             return ""
@@ -143,7 +157,7 @@ def _number_hint(text: str) -> str:
 
 
 def _allowed_keys(key: tuple[Any, ...]) -> list[str]:
-    """The keys of the section that a key path leads to."""
+    """Returns the keys of the section at a key path."""
     section: Any = Config
     for part in key:
         if isinstance(section, type) and issubclass(section, BaseModel):
@@ -158,5 +172,5 @@ def _allowed_keys(key: tuple[Any, ...]) -> list[str]:
 def _lookup(kind: str, name: str, known: dict[str, _T]) -> _T:
     if name not in known:
         hint = did_you_mean(name, known)
-        raise UserError(f"no {kind} is called {name!r}{hint}; there are: {', '.join(known)}")
+        raise UserError(f"unknown {kind} {name!r}{hint}; known: {', '.join(known)}")
     return known[name]

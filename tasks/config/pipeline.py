@@ -1,103 +1,110 @@
-"""The part of ``pipelines.yaml`` that says what a pipeline trains or measures, and what it shows of that."""
+"""Section of a pipeline in ``pipelines.yaml``: what it trains or measures, and what its report shows."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
-from tasks.descriptions import TaskName
-from tasks.sections import Count, Distinct, Finite, Items, OneOrMore, Section, Some
+from dp_core.clipping.factors import CLIP_FACTORS
+from dp_core.models.spec import MLPSpec, ModelSpec, as_model_spec
+from dp_core.training.optimizers import OPTIMIZERS
+from tasks.config.dataset import TaskName
+from tasks.config.sections import Count, Distinct, Finite, OneOrMore, Section, Some, did_you_mean, registered
+from tasks.reporting.exhibits.registry import exhibits
 
 MechanismName = Literal["non_private", "dp_sgd", "label_dp"]
-OptimizerName = Literal["sgd", "yogi", "adagrad", "adam", "adamw"]
-ModelName = Literal["mlp", "dcn_v2", "dlrm"]
-ClippingName = Literal["fixed", "automatic", "adaptive"]
+OptimizerName = Annotated[str, registered(lambda: OPTIMIZERS)]
+# A model by its name, or by its name and its own numbers.
+Model = Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model_spec)]
+ClippingName = Annotated[str, registered(lambda: CLIP_FACTORS)]
 SensitivityName = Literal["proven", "paper"]
 SamplerName = Literal["poisson", "balls_in_bins", "shuffle"]
 AccountantName = Literal["tightest", "RDP"]
 ResponseName = Literal["binary", "k_ary", "bins"]
-ExhibitName = Literal[
-    "relative_loss",
-    "clip_norm",
-    "large_batch",
-    "throughput",
-    "optimizers",
-    "noise_and_batch",
-    "microbatch",
-    "accountants",
-    "label_dp",
-]
-# The settings that a table may show side by side, instead of choosing among their values.
-ColumnName = Literal[
-    "optimizer",
-    "learning_rate",
-    "batch_size",
-    "epochs",
-    "model",
-    "sampler",
-    "l2_clip_norm",
-    "clipping",
-    "microbatch_size",
-    "accountant",
-    "response",
-    "debias",
-]
+ExhibitName = Annotated[str, registered(exhibits)]
 
 
 class TrainingGrid(Section):
-    """Settings of training; where a list is given, validation loss chooses among its values."""
+    """Settings of training. Where a setting has a list, validation loss chooses among its values."""
 
     optimizer: OneOrMore[OptimizerName]
     learning_rate: OneOrMore[Finite]
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: OneOrMore[Annotated[float, Field(ge=0, lt=1)]] = (0.9,)
     batch_size: OneOrMore[Count]
     epochs: OneOrMore[Finite]
-    model: OneOrMore[ModelName] = ("mlp",)
+    model: OneOrMore[Model] = (MLPSpec(),)
 
 
 class PrivateGrid(TrainingGrid):
-    """With ``microbatch_size`` above 1 the mean gradient of a group is clipped. One example moves the
-    sum of such means by up to twice the clip norm; ``sensitivity: paper`` scales the noise to one,
-    as the paper does, which is no guarantee. An adaptive clip norm starts at ``l2_clip_norm`` and follows
-    the ``clip_quantile`` of the gradient norms: a high one, for rare labels have the long gradients.
-    A ``sampler`` is paid for as what it is: shuffled batches get no amplification by sampling.
-    ``accountant: RDP`` takes the noise that RDP accounting asks for, which is more than is needed."""
+    """Settings of DP-SGD.
+
+    Attributes:
+        sampler: How batches are drawn. Each sampler has its own accounting: shuffled batches get no amplification by
+            sampling.
+        l2_clip_norm: The clip norm; with ``clipping: adaptive``, the one to start from.
+        clipping: The clip factor.
+        clip_quantile: The quantile of gradient norms that an adaptive clip norm follows. The default is high, since
+            the rare labels have the large gradients.
+        microbatch_size: Number of examples whose mean gradient is clipped. Above 1, one example changes the sum of
+            means by up to twice the clip norm.
+        sensitivity: ``proven`` scales the noise to that bound. ``paper`` scales it to the clip norm, as the paper
+            does, which proves no ε.
+        accountant: ``tightest`` adds the least noise that a known bound allows. ``RDP`` adds the noise that RDP
+            accounting asks for, which is more.
+    """
 
     sampler: OneOrMore[SamplerName] = ("poisson",)
     l2_clip_norm: OneOrMore[Finite]
     clipping: OneOrMore[ClippingName] = ("fixed",)
     clip_quantile: OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
     microbatch_size: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = (1,)
-    sensitivity: SensitivityName = "proven"
+    sensitivity: OneOrMore[SensitivityName] = ("proven",)
     accountant: OneOrMore[AccountantName] = ("tightest",)
 
 
 class LabelGrid(TrainingGrid):
-    """Training without noise on labels that randomised response has changed: only the labels are protected.
+    """Settings of label DP: randomized response on the labels, then training without noise. Features are public.
 
-    ``response`` is by the label as it is (``binary``, ``k_ary``) or by bins of counts that are chosen from a noisy
-    histogram. With ``debias`` the labels that are trained on are right in the mean. Counts above ``largest_count``
-    are taken for that: it must be known without looking at the labels.
+    Attributes:
+        response: ``binary`` and ``k_ary`` randomize the label itself; ``bins`` randomizes the bin of a count, with
+            bins chosen from a noisy histogram.
+        debias: Whether the noisy labels are corrected to be unbiased.
+        largest_count: Larger counts are clipped to it. Must be known without looking at the labels.
     """
 
     response: OneOrMore[ResponseName]
     debias: OneOrMore[bool] = (True,)
-    largest_count: Annotated[int, Field(ge=1, le=1000)] = 10
+    largest_count: OneOrMore[Annotated[int, Field(ge=1, le=1000)]] = (10,)
 
 
 class TaskGrid(Section):
-    """The baseline, and one or both ways of being private, each with settings of its own."""
+    """The non-private baseline, and one or both private mechanisms, each with its own settings."""
 
     non_private: TrainingGrid
     dp_sgd: PrivateGrid | None = None
     label_dp: LabelGrid | None = None
 
 
-class NoiseCurves(Section):
-    """How much noise a budget needs, by batch size, at a number of epochs and at a number of steps.
+def column_names() -> list[str]:
+    """Returns the settings of all grids. Each takes a list of values, which a table can compare."""
+    return list(TrainingGrid.model_fields | PrivateGrid.model_fields | LabelGrid.model_fields)
 
-    ``examples`` is how many there are, if not as many as the dataset's training part has.
+
+def _check_column(name: str) -> str:
+    columns = column_names()
+    if name in columns:
+        return name
+    raise ValueError(f"no setting is called {name!r}{did_you_mean(name, columns)}; allowed: {', '.join(columns)}")
+
+
+ColumnName = Annotated[str, AfterValidator(_check_column)]
+
+
+class NoiseCurves(Section):
+    """Noise that a budget needs by batch size, once for a fixed number of epochs and once for a fixed number of steps.
+
+    ``examples`` is the number of training examples; by default, that of the dataset's training split.
     """
 
     batch_sizes: Distinct[Count]
@@ -108,23 +115,23 @@ class NoiseCurves(Section):
 
 
 class SpeedGrid(Section):
-    """What is timed: each batch size with each way of making gradients, if it fits into so much memory.
+    """Steps to time: every method at every batch size, unless it needs more than ``memory_cap_gib`` of memory.
 
-    ``hidden_layers`` are the model's, if not the profile's.
+    ``model`` has the profile's hidden layers unless it names its own.
     """
 
     batch_sizes: Distinct[Count]
-    hidden_layers: Items[Count] | None = None
+    model: Model = MLPSpec()
     rounds: Count = 5
     memory_cap_gib: Finite = 4.0
 
 
 class Grids(Section):
-    """What one pipeline does under one profile: it trains ``tasks``, computes ``curves`` or measures ``speed``.
+    """What a pipeline does in one profile: it trains ``tasks``, computes ``curves`` or measures ``speed``.
 
-    ``search: all`` tries every private setting with every seed. ``random`` draws the number of trainings,
-    with the same mean, and the settings of each: then choosing the best of them costs what repeat-and-select
-    says, and not what all of them cost together.
+    ``search: all`` trains every private setting with every seed. ``random`` draws the number of trainings (with the
+    same mean) and the settings of each. Choosing the best of them then costs what repeat-and-select proves, instead
+    of the composition of all.
     """
 
     epsilons: Distinct[Finite] = ()
@@ -140,16 +147,21 @@ class Grids(Section):
 
 
 class Pipeline(Section):
-    """``columns`` are settings whose values stand side by side in the table: for each combination of them, the others
-    are chosen by validation loss. Lists of settings that are ``together`` are gone through in step, first with first.
-    ``paper`` are the figures that the paper reports, by the table's rows and columns.
+    """What a pipeline trains or measures, and how its report shows the results.
+
+    Attributes:
+        exhibit: The figures and tables of the report.
+        columns: The settings that the report compares. For each combination of their values, validation loss chooses
+            the other settings.
+        together: Settings with lists that are zipped, not crossed.
+        paper: The numbers that the paper reports, by the table's columns and rows.
     """
 
     title: str
-    exhibit: ExhibitName = "relative_loss"
+    exhibit: ExhibitName = "comparison"
     datasets: Annotated[dict[TaskName, str], Field(min_length=1)]
     randomness: Literal["seeded", "secret"] = "seeded"
-    # How many examples are made up for the audit and put into the training data, each by the toss of a coin.
+    # Number of canary examples for the audit; each joins the training data with probability 1/2.
     canaries: Annotated[int, Field(ge=0, le=10**6)] = 0
     columns: Distinct[ColumnName] = ()
     together: Distinct[ColumnName] = ()

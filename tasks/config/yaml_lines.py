@@ -1,4 +1,4 @@
-"""YAML together with the places of its keys, so that a mistake can be shown where it stands."""
+"""Reads YAML together with the line of each key, so that a mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Any
 
 import yaml
 
-# Line (from 1) and column.
+# Line, counted from 1, and column.
 Mark = tuple[int, int]
 KeyPath = tuple[str, ...]
-# What is wrong, at which key path.
+# The key path of a mistake, and what is wrong.
 Problem = tuple[tuple[Any, ...], str]
 
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 def read_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, Mark], list[Problem]]:
-    """A document's value, where its keys are, and the keys that stand twice (of which YAML takes the last).
+    """Returns a document's value, the position of each key, and a problem for each duplicate key.
 
-    Raises ``yaml.YAMLError``, or ``RecursionError`` for what is nested without end. ``name`` is the
-    file's name, for the messages.
+    Args:
+        text: The document.
+        name: Name of the file, for error messages.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+        RecursionError: It is nested too deeply, or contains itself.
     """
     loader = _Loader(text)
     loader.name = name
@@ -28,43 +33,43 @@ def read_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, Mark], list[Prob
         root = loader.get_single_node()
         if root is None:
             return None, {}, []
-        # Before the value is made, since that puts merged keys in their places.
+        # Before the value is constructed, since that moves merged keys.
         marks, duplicates = dict(_key_marks(root, ())), list(_duplicate_keys(root, ()))
         return (
             loader.construct_document(root),
             marks | dict(duplicates),
-            [(key, "key given twice") for key, _ in duplicates],
+            [(key, "duplicate key") for key, _ in duplicates],
         )
     finally:
         loader.dispose()
 
 
 def listed(name: str, marks: dict[KeyPath, Mark], problems: Iterable[Problem]) -> str:
-    """One line a problem, in the order of the file; what several aliases repeat is told once."""
-    told: dict[tuple[Mark, KeyPath, str], str] = {}
+    """Formats problems as one line each, in the order of the file. Reports what several aliases share once."""
+    lines: dict[tuple[Mark, KeyPath, str], str] = {}
     for key, text in problems:
         names = tuple(str(part) for part in key)
         depth = next((n for n in range(len(names), 0, -1) if names[:n] in marks), 0)
-        # A single value that stands for a list of one has no number in the file.
+        # A single value was read as a list of one: the file has no index 0.
         if names[depth:] == ("0",):
             names = names[:depth]
         mark = marks.get(names[:depth], (0, 0))
-        told.setdefault((mark, names[depth:], text), ".".join(names) or "the file")
+        lines.setdefault((mark, names[depth:], text), f"{'.'.join(names)}: " if names else "")
     return "\n".join(
-        f"{name}{f':{line}' if line else ''}: {key}: {text}" for ((line, _), _, text), key in sorted(told.items())
+        f"{name}{f':{line}' if line else ''}: {key}{text}" for ((line, _), _, text), key in sorted(lines.items())
     )
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but a value like 2023-13-45 or ``!!int x`` is an error that has a place."""
+    """PyYAML's safe loader, with a line number in the errors for values like 2023-13-45 or ``!!int x``."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int):
-                str(value)  # Python refuses this for thousands of digits, also those written in hexadecimal.
+                str(value)  # Python refuses to print integers of thousands of digits; fail here, with a line number.
         except (ValueError, LookupError, AttributeError) as error:
-            raise yaml.constructor.ConstructorError(None, None, f"not a value: {error}", node.start_mark) from None
+            raise yaml.constructor.ConstructorError(None, None, f"invalid value: {error}", node.start_mark) from None
         return value
 
 
@@ -74,7 +79,7 @@ def _mark(node: yaml.Node) -> Mark:
 
 def _key_marks(node: yaml.Node, key: KeyPath) -> Iterator[tuple[KeyPath, Mark]]:
     if isinstance(node, yaml.MappingNode):
-        # What is merged (<<) comes first, since a mapping's own keys replace it.
+        # Merged keys (<<) first, since the mapping's own keys override them.
         for name, value in sorted(node.value, key=lambda pair: pair[0].tag != _MERGE):
             if name.tag == _MERGE:
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:

@@ -1,7 +1,7 @@
-"""The order of time over blocks that are each in order, without bringing their times together in memory.
+"""The chronological order over sorted blocks, found without loading all times into memory.
 
-Rows of one time are in the order of the log. A position in the whole order is a *cut*: how many rows of each block
-come before it.
+Rows with equal times keep the order of the log. A position in the overall order is a *cut*: for each block, the number
+of its rows that come before.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 
 
 def is_in_order(blocks: Sequence[np.ndarray]) -> bool:
-    """Whether the blocks one after the other are in order already."""
+    """Whether the blocks, one after the other, are in order already."""
     ends = [(times[0], times[-1]) for times in blocks]
     return all(before[1] <= after[0] for before, after in itertools.pairwise(ends))
 
 
 def time_at(blocks: Sequence[np.ndarray], rank: int) -> float | int:
-    """The time of the row at a position from 0.
+    """Returns the time of the row at a position, counted from 0.
 
     >>> time_at([np.array([1, 5, 9]), np.array([2, 5, 7])], 3)
     5
     """
     low, high = np.zeros(len(blocks), np.int64), np.array([len(times) for times in blocks])
     while True:
-        # The median of the middles, by what is left of each block, leaves out at least a quarter of what is left.
+        # Weighted median of medians: each round discards at least a quarter of the remaining rows.
         left = np.flatnonzero(high > low)
         middles = np.array([blocks[int(block)][(low[block] + high[block]) // 2] for block in left])
         order = np.argsort(middles)
@@ -42,12 +42,12 @@ def time_at(blocks: Sequence[np.ndarray], rank: int) -> float | int:
 
 
 def cut_after(blocks: Sequence[np.ndarray], time: float) -> np.ndarray:
-    """The cut that has all rows up to a time, with those of that time, before it."""
+    """Returns the cut after all rows with at most this time."""
     return _up_to(blocks, time)
 
 
 def cut_at(blocks: Sequence[np.ndarray], rank: int) -> np.ndarray:
-    """The cut that has ``rank`` rows before it."""
+    """Returns the cut with ``rank`` rows before it."""
     if rank == sum(len(times) for times in blocks):
         return np.array([len(times) for times in blocks])
     time = time_at(blocks, rank)

@@ -1,24 +1,26 @@
-"""Rows that an earlier preparation encoded already, with the same ids, and that new days only add to."""
+"""Reuses rows that an earlier preparation encoded with the same ids, when a log only gained newer rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tasks.descriptions import SPLIT_FRACTIONS, Dataset
-from tasks.encoded import Layout
-from tasks.home import home, read_json
-from tasks.parsed_blocks import ParsedBlock
-from tasks.parts import Part
+from tasks.config.dataset import SPLIT_FRACTIONS, Dataset
+from tasks.data.parsed_blocks import ParsedBlock
+from tasks.data.parts import Part
+from tasks.data.prepared import Layout
+from tasks.data.schema import Schema
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json
 
 ROWS_OF_A_COPY = 1 << 17
 
 
 class EarlierRows(NamedTuple):
-    """The first rows of the order of time: where they are, from how many parts, and their labels by day."""
+    """The oldest rows, already encoded: their arrays, the number of their parts, and their label sums by day."""
 
     layout: Layout
     parts: int
@@ -26,15 +28,15 @@ class EarlierRows(NamedTuple):
 
 
 def find_earlier_rows(name: str, dataset: Dataset, parts: Sequence[Part], encoding: str | None) -> EarlierRows | None:
-    """The longest earlier preparation whose parts come first, before all others in time, encoded in the same way."""
-    # A conversion on a new day may belong to a click on an old one, whose label is then another.
+    """Returns the longest earlier preparation with the same ids and parts that all come before the others in time."""
+    # A conversion on a new day may change the label of a click on an old day.
     if encoding is None or dataset.following:
         return None
     keys, best = [part.folder.name for part in parts], None
     for path in (home() / "data" / name).glob("*/schema.json"):
         try:
-            schema = read_json(path)
-        except (OSError, ValueError):  # not ours, or being deleted
+            schema: Schema = read_json(path)
+        except (OSError, UserError):  # not ours, or being deleted
             continue
         count = len(schema.get("parts", ()))
         fits = schema.get("encoding") == encoding and 0 < count < len(keys) and schema["parts"] == keys[:count]
@@ -44,6 +46,7 @@ def find_earlier_rows(name: str, dataset: Dataset, parts: Sequence[Part], encodi
 
 
 def copy_rows(source: Layout, target: Layout, first_row: int, last_row: int) -> None:
+    """Copies a range of rows to the same positions of another layout."""
     for array in target.arrays:
         target.write(array, first_row, source.read(array, first_row, last_row))
 
@@ -56,12 +59,12 @@ def _is_before(old: Sequence[Part], new: Sequence[Part]) -> bool:
     return not ends or not starts or max(ends) <= min(starts)
 
 
-def _layout(folder: Path, dataset: Dataset, schema: dict[str, Any]) -> Layout:
+def _layout(folder: Path, dataset: Dataset, schema: Schema) -> Layout:
     splits = tuple((split, schema["splits"][split]["rows"]) for split in SPLIT_FRACTIONS)
     columns = len(dataset.integer_columns), len(dataset.categorical_columns)
     return Layout(folder, splits, *columns, tuple(dataset.labels))
 
 
-def _days(schema: dict[str, Any]) -> dict[int, list[float]]:
+def _days(schema: Schema) -> dict[int, list[float]]:
     by_day = schema["statistics"]["by_day"]
     return {int(np.datetime64(day, "D").astype(int)): row for day, row in by_day.items()}

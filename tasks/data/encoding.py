@@ -1,7 +1,7 @@
-"""From parsed blocks to encoded rows in the order of time.
+"""Encodes parsed blocks into arrays in chronological order.
 
-Rows that an earlier preparation encoded in the same way are copied. Where blocks follow each other in time, every
-block writes its rows to their places; else rows are encoded block by block, and then brought into order.
+Rows that an earlier preparation encoded with the same ids are copied. If blocks follow each other in time, every block
+writes its rows straight to their final positions. Otherwise rows are encoded block by block and then merged.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import dask
 import numpy as np
 
-from tasks.chronology import cut_at, is_in_order
-from tasks.descriptions import Dataset
-from tasks.earlier_rows import ROWS_OF_A_COPY, EarlierRows, copy_rows
-from tasks.encoded import Layout
-from tasks.following_events import count_following
-from tasks.parallel import Phase
-from tasks.parsed_blocks import ParsedBlock
-from tasks.parts import Part
-from tasks.statistics import DAY_SECONDS, UNITS_PER_SECOND, added_days, label_sums_by_day
-from tasks.vocabulary import Encoder
+from tasks.config.dataset import Dataset
+from tasks.data.chronology import cut_at, is_in_order
+from tasks.data.earlier_rows import ROWS_OF_A_COPY, EarlierRows, copy_rows
+from tasks.data.following_events import count_following
+from tasks.data.parsed_blocks import ParsedBlock
+from tasks.data.parts import Part
+from tasks.data.prepared import Layout
+from tasks.data.statistics import DAY_SECONDS, UNITS_PER_SECOND, label_sums_by_day, summed_days
+from tasks.data.vocabulary import Encoder
+from tasks.runtime.parallel import Phase
 
 _ROWS_OF_A_MERGE = 1 << 17
 _ROWS_OF_A_TILE = 2048
@@ -32,25 +32,25 @@ _ROWS_OF_A_TILE = 2048
 def encode_rows(
     parts: Sequence[Part], encoder: Encoder, layout: Layout, *, earlier: EarlierRows | None, scratch: Path
 ) -> dict[int, list[float]]:
-    """Writes the arrays of a layout; returns the labels by day, if rows have times."""
+    """Writes the arrays of a layout. Returns the label sums by day, empty if rows have no times."""
     dataset, unit = parts[0].dataset, parts[0].summary["time_unit"]
     layout.allocate()
-    done = _copy(earlier.layout, layout) if earlier else 0
+    copied = _copy(earlier.layout, layout) if earlier else 0
     blocks = [block for part in parts[earlier.parts if earlier else 0 :] for block in part.blocks()]
     labels = _following_labels(dataset, parts, unit, scratch)
     times = [block.times() for block in blocks] if dataset.time_column else []
     if is_in_order(times):
-        days = _encode_blocks(blocks, encoder, labels, unit, layout, done)
+        days = _encode_blocks(blocks, encoder, labels, unit, layout, copied)
     else:
-        unsorted = layout._replace(folder=scratch, splits=(("all", layout.rows - done),))
+        unsorted = layout._replace(folder=scratch, splits=(("all", layout.rows - copied),))
         unsorted.allocate()
         days = _encode_blocks(blocks, encoder, labels, unit, unsorted, 0)
-        _sort(blocks, times, unsorted, layout, done)
-    return added_days([*days, *([earlier.by_day] if earlier else [])])
+        _sort(blocks, times, unsorted, layout, copied)
+    return summed_days([*days, *([earlier.by_day] if earlier else [])])
 
 
 def _copy(source: Layout, layout: Layout) -> int:
-    """Takes over the rows of an earlier preparation; returns how many."""
+    """Copies the rows of an earlier preparation; returns their number."""
     phase, ranges = Phase("copy"), source.ranges(ROWS_OF_A_COPY)
     phase.compute(
         [dask.delayed(copy_rows)(source, layout, first, last) for _, first, last in ranges],
@@ -81,7 +81,7 @@ def _encode_blocks(
 
 
 def _following_labels(dataset: Dataset, parts: Sequence[Part], time_unit: str, folder: Path) -> dict[Path, list[Path]]:
-    """For each block, for each kind of events that labels count, the file of its rows' counts."""
+    """Counts following events; returns for each block a file of counts per kind of event."""
     blocks = [block for part in parts for block in part.all_blocks()]
     files: dict[Path, list[Path]] = {block.file: [] for block in blocks}
     for number, events in enumerate(dataset.following):
@@ -103,7 +103,7 @@ def _following_labels(dataset: Dataset, parts: Sequence[Part], time_unit: str, f
 
 
 def _sort(blocks: list[ParsedBlock], times: list[np.ndarray], unsorted: Layout, layout: Layout, first_row: int) -> None:
-    """Brings rows that were encoded block by block into the order of time, from a row on."""
+    """Merges rows that were encoded block by block into chronological order, starting at ``first_row``."""
     phase = Phase("sort")
     edges = [*range(0, unsorted.rows, _ROWS_OF_A_MERGE), unsorted.rows]
     cuts = [cut_at(times, edge) for edge in edges]
@@ -121,12 +121,12 @@ def _sort(blocks: list[ParsedBlock], times: list[np.ndarray], unsorted: Layout, 
 def _encode_block(
     block: ParsedBlock, encoder: Encoder, layout: Layout, first_row: int, counts: list[Path], time_unit: str
 ) -> dict[int, list[float]]:
-    """Writes a block's rows into the arrays from a row on; returns its labels by day."""
+    """Writes the rows of a block into the arrays, starting at ``first_row``. Returns its label sums by day."""
     batch, dataset = block.load(), block.dataset
     integers = [batch.column(f"integer {position}").to_numpy() for position in range(layout.integers)]
-    layout.write("integers", first_row, _side_by_side(integers, block.rows, np.float32))
+    layout.write("integers", first_row, _stacked(integers, block.rows, np.float32))
     ids = [encoder.ids(position, tokens)[indices] for position, (indices, tokens) in enumerate(block.tokens())]
-    layout.write("categoricals", first_row, _side_by_side(ids, block.rows, np.int32))
+    layout.write("categoricals", first_row, _stacked(ids, block.rows, np.int32))
     labels: dict[str, np.ndarray] = {}
     for task, label in dataset.labels.items():
         if label.following is None:
@@ -138,8 +138,8 @@ def _encode_block(
     return label_sums_by_day(block.times(), time_unit, labels) if dataset.time_column else {}
 
 
-def _side_by_side(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
-    """Columns as the columns of an array, some rows at a time, which stay in the processor's cache."""
+def _stacked(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
+    """Stacks columns into an array, a tile of rows at a time so that it stays in the processor's cache."""
     array: np.ndarray = np.empty((rows, len(columns)), dtype)
     for start in range(0, rows, _ROWS_OF_A_TILE):
         tile = array[start : start + _ROWS_OF_A_TILE]
@@ -149,7 +149,7 @@ def _side_by_side(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarr
 
 
 class _Piece(NamedTuple):
-    """Some rows of a block that lie between two cuts, and where they are in the unsorted arrays."""
+    """The rows ``low`` to ``high`` of a block between two cuts, and their position in the unsorted arrays."""
 
     block: ParsedBlock
     low: int
@@ -166,7 +166,7 @@ def _pieces(blocks: list[ParsedBlock], starts: np.ndarray, before: np.ndarray, a
 
 
 def _merge_range(pieces: list[_Piece], unsorted: Layout, layout: Layout, first_row: int) -> None:
-    """Writes the rows between two cuts in the order of time."""
+    """Writes the rows between two cuts in chronological order."""
     times = np.concatenate([piece.block.times()[piece.low : piece.high] for piece in pieces])
     order = np.argsort(times, kind="stable")
     for array in layout.arrays:

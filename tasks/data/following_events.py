@@ -1,10 +1,9 @@
-"""Labels that count the events that followed a row: same user, say, no earlier than the row, within a window.
+"""Counts the events that followed a row, out of core: for example conversions of the same user within 30 days.
 
-The rows and the events of a key are anywhere in a log that does not fit into memory. So every block of the log is
-written sorted by key, and the keys are cut into ranges, *groups*: what one group needs is a slice of each block's
-files. A first round of Dask tasks counts, group by group; a second one brings each block's counts into its order.
-Memory holds the groups in flight. Tasks may run twice, even at the same time: a file appears whole, and is the same
-whoever wrote it.
+The rows and events of a key may be anywhere in a log that does not fit into memory. So every block is written sorted
+by key, and the keys are cut into ranges, called *groups*: a group needs one slice of each block's files. A first round
+of Dask tasks counts, one task per group; a second round restores the row order of each block. Memory holds the groups
+in flight. Tasks are idempotent and may even run twice at the same time: a file appears whole, with the same content.
 """
 
 from __future__ import annotations
@@ -18,23 +17,26 @@ import dask
 import numpy as np
 import pyarrow as pa
 
-from tasks.home import whole_file
+from tasks.runtime.home import whole_file
 
 _KEYS = 2**64
 _LAST_TIME = 2**63 - 1
 
 
 def write_rows(path: Path, keys: np.ndarray, times: np.ndarray) -> None:
-    """Writes the rows of a block whose label is wanted: what they share with their events, hashed, and their time.
+    """Writes the rows of a block that need a label, as keys and times.
 
-    Keys are uint64 and evenly spread, because groups are ranges of them. Times are int64 or finite float64.
+    Args:
+        path: The file to write.
+        keys: uint64 hashes of what rows share with their events, uniform because groups are ranges of keys.
+        times: int64, or finite float64.
     """
     order = np.argsort(keys)
     _write_block(path, {"key": keys[order], "time": times[order], "place": order})
 
 
 def write_events(path: Path, keys: np.ndarray, events: np.ndarray, times: np.ndarray) -> None:
-    """Writes the events that the rows of a block carry: keys and times as of rows, and a uint64 id of the event."""
+    """Writes the events of a block: keys and times as in ``write_rows``, and uint64 ids of the events."""
     kept = _earliest(keys, events, times)
     _write_block(path, {"key": keys[kept], "event": events[kept], "time": times[kept]})
 
@@ -51,9 +53,16 @@ def count_following(
 ) -> None:
     """Counts for every row the distinct events of its key with 0 ≤ event time - row time ≤ ``window``.
 
-    An event that comes with several times under a key counts once, by the earliest. Times are compared exactly.
-    ``counts[i]`` becomes an .npy file of float32, in the order that ``write_rows`` was given for block i.
-    ``compute`` runs Dask tasks. A task holds about ``group_size`` rows and events; a key is never divided.
+    An event with several times under a key counts once, by the earliest. Times are compared exactly.
+
+    Args:
+        rows: For each block its file of ``write_rows``.
+        events: For each block its file of ``write_events``.
+        counts: For each block the .npy file to write: float32, in the row order that ``write_rows`` was given.
+        window: In the unit of the times.
+        scratch: A folder for temporary files.
+        compute: Runs Dask tasks.
+        group_size: About how many rows and events a task holds. A key is never divided.
     """
     if not window >= 0:
         raise ValueError(f"the window must be 0 or more, not {window}")
@@ -64,10 +73,10 @@ def count_following(
     total = _check_times([*rows, *events])
     groups = max(1, -(-total // group_size))
     edges = [group * _KEYS // groups for group in range(groups + 1)]
-    # A folder of its own for each call: a task of an earlier one that runs on after an error finds it gone.
+    # A folder per call: a task of an earlier call that outlives an error cannot write into this one.
     with tempfile.TemporaryDirectory(dir=scratch, prefix="following-", ignore_cleanup_errors=True) as folder:
         files = [Path(folder) / str(group) for group in range(groups)]
-        # One node of the graph for all paths: in every task of their own they would make it quadratic.
+        # One graph node holds all paths: a copy in every task would make the graph quadratic.
         paths = dask.delayed((list(rows), list(events)), traverse=False)
         compute(
             [
@@ -81,7 +90,7 @@ def count_following(
 
 
 def _earliest(keys: np.ndarray, events: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Where each event of a key comes with its earliest time, in the order of keys."""
+    """Returns the indices of each key's events at their earliest time, sorted by key."""
     order = np.lexsort((times, events, keys))
     keys, events = keys[order], events[order]
     first = np.ones(len(order), bool)
@@ -96,20 +105,20 @@ def _write_block(path: Path, columns: dict[str, np.ndarray]) -> None:
     if columns["time"].dtype not in (np.int64, np.float64):
         raise ValueError(f"{path}: times must be int64 or float64, not {columns['time'].dtype}")
     if not np.isfinite(columns["time"]).all():
-        raise ValueError(f"{path}: a time is not a finite number")
+        raise ValueError(f"{path}: a time is not finite")
     batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
     with whole_file(path) as temporary, pa.ipc.new_file(str(temporary), batch.schema) as writer:
         writer.write_batch(batch)
 
 
 def _mapped(path: Path) -> pa.RecordBatch:
-    # Every group opens every block: reading the few columns in threads of Arrow's would take longer.
+    # Every group opens every block, and starting threads for a few columns would take longer.
     options = pa.ipc.IpcReadOptions(use_threads=False)
     return pa.ipc.open_file(pa.memory_map(str(path)), options=options).get_batch(0)
 
 
 def _check_times(paths: list[Path]) -> int:
-    """The number of rows and events. Whole and other times do not go together: one of them would be rounded."""
+    """Returns the number of rows and events. Raises if times have different types, as one would be rounded."""
     total, kinds = 0, {}
     for path in paths:
         batch = _mapped(path)
@@ -121,17 +130,17 @@ def _check_times(paths: list[Path]) -> int:
 
 
 def _slices(paths: list[Path], first_key: int, last_key: int, *names: str) -> Iterator[list[np.ndarray]]:
-    """Columns of each block, of the keys from the first to the last, which is included."""
+    """Yields for each block its columns in the key range, both ends included."""
     for path in paths:
         batch = _mapped(path)
         keys = batch["key"].to_numpy()
         begin, end = np.searchsorted(keys, np.uint64(first_key)), np.searchsorted(keys, np.uint64(last_key), "right")
-        # Copied, so that no more than one file is mapped at a time.
+        # Copied, so that only one file is mapped at a time.
         yield [batch[name].to_numpy()[begin:end].copy() for name in names]
 
 
 def _count_group(paths: tuple[list[Path], list[Path]], first_key: int, last_key: int, window: float, to: Path) -> None:
-    """Writes the counts of a group's rows, block after block, behind the places where each block's begin and end."""
+    """Writes the counts of a group, block after block, after a header with the offsets of each block."""
     row_paths, event_paths = paths
     rows = list(_slices(row_paths, first_key, last_key, "key", "time"))
     ends = np.cumsum([len(rows) + 1, *(len(keys) for keys, _ in rows)])
@@ -148,13 +157,13 @@ def _count_group(paths: tuple[list[Path], list[Path]], first_key: int, last_key:
 def _count(
     row_keys: np.ndarray, row_times: np.ndarray, keys: np.ndarray, times: np.ndarray, window: float
 ) -> np.ndarray:
-    """How many of the events, by their keys and times, followed each row."""
+    """Counts the events that followed each row."""
     counts = np.zeros(len(row_keys), np.int64)
     if not len(keys):
         return counts
     known, key_ranks = np.unique(keys, return_inverse=True)
     moments, time_ranks = np.unique(times, return_inverse=True)
-    # A pair of key and time as one number, by ranks instead of values: exact, and in the order of pairs.
+    # A (key, time) pair as one integer, by ranks instead of values: exact, and ordered like the pairs.
     pairs = np.sort(key_ranks * len(moments) + time_ranks)
 
     key_ranks = np.searchsorted(known, row_keys)
@@ -167,21 +176,21 @@ def _count(
 
 
 def _last_times(times: np.ndarray, window: float) -> np.ndarray:
-    """The last time of its type that is inside the window of each time."""
+    """Returns the last representable time inside the window of each time."""
     if times.dtype == np.int64:
-        # Modulo 2**64, in which the distance of any two times has room, and no sum goes beyond the last time.
+        # Modulo 2**64 the distance of any two times is exact, and no sum exceeds the last time.
         until_last = np.uint64(_LAST_TIME) - times.view(np.uint64)
         return times + np.minimum(until_last, np.uint64(int(min(window, 2**64 - 1)))).view(np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
         sums = times + float(window)
-        # What rounding took off the sum is itself a float64 (Knuth's TwoSum): negative where it was rounded up.
+        # The rounding error of a sum is a float64 itself (Knuth's TwoSum): negative if it was rounded up.
         added = sums - times
-        taken_off = (times - (sums - added)) + (window - added)
-        return np.where(taken_off < 0, np.nextafter(sums, -np.inf), sums)
+        error = (times - (sums - added)) + (window - added)
+        return np.where(error < 0, np.nextafter(sums, -np.inf), sums)
 
 
 def _write_counts(groups: list[Path], block: int, rows: Path, to: Path) -> None:
-    """Brings a block's counts from all groups into the order in which its rows were given."""
+    """Collects the counts of a block from all groups and restores its row order."""
     slices = []
     for path in groups:
         begin, end = np.fromfile(path, np.int64, 2, offset=8 * block)

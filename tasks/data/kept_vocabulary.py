@@ -1,7 +1,7 @@
-"""Vocabularies that stay while a log grows, so that a token's id, and its row of a model's table, stay the same.
+"""Keeps a vocabulary while a log grows, so that a token keeps its id and its row of the embedding table.
 
-With ``keep_vocabulary`` the first preparation of a dataset makes a vocabulary, and later ones, of more days, take it
-over, until one is asked to refit it.
+With ``keep_vocabulary`` the first preparation of a dataset makes a vocabulary, and later ones reuse it until one is
+asked to refit it.
 """
 
 from __future__ import annotations
@@ -9,70 +9,85 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from tasks.descriptions import Dataset
-from tasks.errors import UserError
-from tasks.home import home, read_json, short_hash, whole_file, write_json
-from tasks.raw_files import RawFile
+from tasks.config.dataset import Dataset
+from tasks.data.schema import Schema, VocabularyFacts, VocabularyOrigin
+from tasks.logs.files import RawFile
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json, short_hash, whole_file, write_json
+
+
+class _Saved(TypedDict):
+    """The file that points to the kept vocabulary of a dataset."""
+
+    fitted_on: str
+    description: VocabularyFacts
+    origin: VocabularyOrigin
 
 
 class KeptVocabulary:
-    """The vocabulary that a preparation takes over, if there is one.
+    """The vocabulary that a preparation reuses, if there is one.
 
-    ``fitted_on`` names the files that it is made from, for the key of a preparation; None if nothing is to be kept.
+    ``fitted_on`` is a hash of the files that it was made from, part of a preparation's cache key; None if the dataset
+    does not keep its vocabulary.
     """
 
     def __init__(
-        self, name: str, dataset: Dataset, rule: dict[str, Any], files: Sequence[RawFile], *, refit: bool
+        self, name: str, dataset: Dataset, rule: VocabularyFacts, files: Sequence[RawFile], *, refit: bool
     ) -> None:
         self._folder = home() / "data" / name / "vocabularies"
         described = dataset.model_dump(mode="json", include={"categorical_columns", "missing", "keep_rows"})
         self._pointer = self._folder / f"{short_hash([described, rule])}.json"
         self._keeps = dataset.keep_vocabulary
-        self._saved: dict[str, Any] | None = None
+        self._saved: _Saved | None = None
         self.fitted_on: str | None = None
         if not self._keeps:
             return
-        self._at_hand = short_hash([(str(file.path), file.size, file.modified) for file in files])
-        self.fitted_on = self._at_hand
+        self._these_files = short_hash([(str(file.path), file.size, file.modified) for file in files])
+        self.fitted_on = self._these_files
         if self._pointer.exists() and not refit:
-            self._saved = read_json(self._pointer)
+            self._saved = read_json(self._pointer, alone=True)
             self.fitted_on = self._saved["fitted_on"]
 
     @property
     def file(self) -> Path | None:
-        """The saved vocabulary."""
+        """The saved vocabulary, None if a new one is to be made."""
         return None if self._saved is None else self._folder / f"{self.fitted_on}.parquet"
 
     @property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> VocabularyFacts:
+        """The kind and parameters of the saved vocabulary."""
         assert self._saved is not None
         return self._saved["description"]
 
     @property
-    def origin(self) -> dict[str, Any] | None:
-        """The data that the vocabulary is from, if it is not the data at hand."""
-        return None if self._saved is None or self.fitted_on == self._at_hand else self._saved["origin"]
+    def origin(self) -> VocabularyOrigin | None:
+        """The data that the vocabulary was made from, None if that is the data being prepared."""
+        return None if self._saved is None or self.fitted_on == self._these_files else self._saved["origin"]
 
     def check(self, examples: int) -> None:
-        """Refuses a private vocabulary from far fewer rows: its δ would take most of the δ of the models."""
+        """Refuses a private vocabulary made from far fewer rows: its δ would use up most of the models' δ."""
         if self._saved is None or self.description["kind"] != "private":
             return
         delta = self.description["delta"]
         if 2 * delta * examples > 1:
             raise UserError(
-                f"the private vocabulary that is kept was made at δ = {delta:.2g}, which is more than half of the "
-                f"δ = 1/{examples:,} of models of this data: make a new one with --refit"
+                f"the kept private vocabulary was made with δ = {delta:.2g}, more than half of the δ = 1/{examples:,} "
+                "of models trained on this data: make a new one with --refit"
             )
 
     def save(self, folder: Path) -> None:
-        """Makes the vocabulary of a prepared folder the one that later preparations take over."""
+        """Saves the vocabulary of a prepared folder for later preparations to reuse."""
         if not self._keeps or self._saved is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(self._folder / f"{self.fitted_on}.parquet") as copy:
             shutil.copyfile(folder / "vocabulary.parquet", copy)
-        schema = read_json(folder / "schema.json")
-        origin = {name: schema[name] for name in ("fingerprint", "source")} | {"train": schema["splits"]["train"]}
+        schema: Schema = read_json(folder / "schema.json")
+        origin: VocabularyOrigin = {
+            "fingerprint": schema["fingerprint"],
+            "source": schema["source"],
+            "train": schema["splits"]["train"],
+        }
         write_json(self._pointer, {"fitted_on": self.fitted_on, "description": schema["vocabulary"], "origin": origin})

@@ -1,37 +1,35 @@
-"""One block of a raw file, parsed: from its rows to an Arrow file that every later phase maps into memory.
+"""Parses a block of a raw file into an Arrow file that later phases memory-map.
 
-It has the wanted rows in the order of time: log-transformed integers, dictionary-encoded tokens, labels, time.
+The file has the rows that ``keep_rows`` selects, in chronological order: log-transformed integers, dictionary-encoded
+tokens, labels and times.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.descriptions import Dataset, FollowingEvents
-from tasks.following_events import write_events, write_rows
-from tasks.home import whole_file
-from tasks.parquet_logs import ParquetLogs
-from tasks.raw_rows import Block, Rows, label_values, labelled, timed, wanted
-from tasks.stable_hash import combined_hash, stable_hash
-from tasks.text_logs import TextLogs
-from tasks.token_dictionaries import narrowed
-
-Logs = TextLogs | ParquetLogs
+from tasks.config.dataset import Dataset, FollowingEvents
+from tasks.data.following_events import write_events, write_rows
+from tasks.data.stable_hash import combined_hash, stable_hash
+from tasks.logs.formats import LogReader
+from tasks.logs.rows import Block, Rows, label_values, labelled, timed, wanted
+from tasks.logs.token_dictionaries import narrowed
+from tasks.runtime.home import whole_file
 
 
 @dataclass(frozen=True)
 class ParsedBlock:
-    """The rows of a piece of a raw file, and what is known of them without looking.
+    """A parsed block and what is known of it without opening the file.
 
-    ``distinct`` is the length of each categorical column's dictionary.
+    ``distinct`` is the size of each categorical column's dictionary.
     """
 
     file: Path
@@ -45,11 +43,11 @@ class ParsedBlock:
         return pa.ipc.open_file(pa.memory_map(str(self.file))).get_batch(0)
 
     def times(self) -> np.ndarray:
-        """In ascending order."""
+        """Returns the times in ascending order."""
         return self.load().column("time").to_numpy()
 
     def tokens(self) -> list[tuple[np.ndarray, pa.Array]]:
-        """For each categorical column each row's index into the block's dictionary, and that dictionary."""
+        """Returns for each categorical column the rows' indices into its dictionary, and the dictionary."""
         batch = self.load()
         columns = [batch.column(f"token {i}") for i in range(len(self.dataset.categorical_columns))]
         return [(column.indices.to_numpy(), column.dictionary) for column in columns]
@@ -61,11 +59,41 @@ class ParsedBlock:
         return self.file.with_suffix(f".events{number}")
 
 
-def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
-    """Parses a block into an Arrow file; returns what is known of it."""
-    dataset = logs.dataset
-    rows = timed(logs.read(block), dataset)
-    carried = rows
+class Disorder(NamedTuple):
+    """The first row that has an earlier time than the row before it."""
+
+    place: int
+    time: float
+    time_before: float
+
+
+class Opening(NamedTuple):
+    """How the rows of a block came: the place and time of the first, and the first that is out of order."""
+
+    first_place: int = 0
+    time: float | None = None
+    disorder: Disorder | None = None
+
+
+class BlockReport(NamedTuple):
+    """What parsing a block found; ``lines`` counts all its rows, ``rows`` those that were kept."""
+
+    number: int
+    lines: int
+    rows: int
+    distinct: list[int]
+    first_time: float | None
+    last_time: float | None
+    opening: Opening
+    missing: dict[str, int]
+    bad: Counter[str]
+
+
+def parse_block(reader: LogReader, block: Block, folder: Path) -> BlockReport:
+    """Parses a block into an Arrow file in a folder."""
+    dataset = reader.dataset
+    rows = timed(reader.read(block), dataset)
+    all_rows = rows  # rows that `keep_rows` drops may carry events
     rows = labelled(wanted(rows, dataset), dataset)
     rows, opening = _in_order(rows, dataset)
     table = rows.table
@@ -88,76 +116,75 @@ def parse_block(logs: Logs, block: Block, folder: Path) -> dict[str, Any]:
     with whole_file(folder / f"{block.number}.arrow") as path, pa.ipc.new_file(str(path), batch.schema) as file:
         file.write_batch(batch)
     for number, events in enumerate(dataset.following):
-        _write_following(folder / f"{block.number}.arrow", number, events, rows=rows, carried=carried, dataset=dataset)
+        _write_following(
+            folder / f"{block.number}.arrow", number, events, rows=rows, all_rows=all_rows, dataset=dataset
+        )
     if rows.bad:
         with whole_file(folder / f"{block.number}.bad") as path:
             path.write_text(json.dumps(sorted(rows.bad)), encoding="utf-8")
 
     times = columns["time"].to_numpy() if dataset.time_column and table.num_rows else None
-    return {
-        "number": block.number,
-        "lines": rows.total,
-        "rows": table.num_rows,
-        "distinct": [len(columns[f"token {i}"].dictionary) for i in range(len(dataset.categorical_columns))],
-        "first_time": None if times is None else times[0].item(),
-        "last_time": None if times is None else times[-1].item(),
-        **opening,
-        "missing": missing,
-        "bad": Counter(bad.reason for bad in rows.bad),
-    }
+    return BlockReport(
+        number=block.number,
+        lines=rows.total,
+        rows=table.num_rows,
+        distinct=[len(columns[f"token {i}"].dictionary) for i in range(len(dataset.categorical_columns))],
+        first_time=None if times is None else times[0].item(),
+        last_time=None if times is None else times[-1].item(),
+        opening=opening,
+        missing=missing,
+        bad=Counter(bad.reason for bad in rows.bad),
+    )
 
 
 def _log_transform(values: np.ndarray) -> np.ndarray:
-    """sign(x)·log(1 + |x|); a missing value stays NaN."""
+    """Returns sign(x)·log(1 + |x|); a missing value stays NaN."""
     return np.copysign(np.log1p(np.abs(values)), values).astype(np.float32)
 
 
-def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, dict[str, Any]]:
-    """The rows by their time, those of one time as they were; and how they came.
-
-    ``disorder`` is the first row that came after a later one: its place, its time and that of the one before it.
-    """
-    opening: dict[str, Any] = {"first_place": 0, "opening_time": None, "disorder": None}
+def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, Opening]:
+    """Sorts rows by time, stably; also returns how they came."""
     if not dataset.time_column or not rows.table.num_rows:
-        return rows, opening
+        return rows, Opening()
     times = rows.table[dataset.time_column].combine_chunks().to_numpy()
-    opening |= {"first_place": int(rows.places[0]), "opening_time": times[0].item()}
+    opening = Opening(int(rows.places[0]), times[0].item())
     back = np.flatnonzero(times[1:] < times[:-1])
     if not len(back):
         return rows, opening
     first = int(back[0]) + 1
-    opening["disorder"] = [int(rows.places[first]), times[first].item(), times[first - 1].item()]
+    disorder = Disorder(int(rows.places[first]), times[first].item(), times[first - 1].item())
     order = np.argsort(times, kind="stable")
-    return Rows(rows.table.take(pa.array(order)), rows.places[order], rows.total, rows.bad, rows.text_at), opening
+    in_order = replace(rows, table=rows.table.take(pa.array(order)), places=rows.places[order])
+    return in_order, opening._replace(disorder=disorder)
 
 
 def _empty(tokens: pa.DictionaryArray) -> int:
-    """How many rows have the token "", which stands for a missing one."""
+    """Counts the rows with the token "", which means missing."""
     indices = tokens.indices.to_numpy()
     empty = np.flatnonzero(pc.equal(tokens.dictionary, "").to_numpy(zero_copy_only=False))
     return sum(int(np.count_nonzero(indices == index)) for index in empty)
 
 
 def _write_following(
-    block: Path, number: int, events: FollowingEvents, *, rows: Rows, carried: Rows, dataset: Dataset
+    block: Path, number: int, events: FollowingEvents, *, rows: Rows, all_rows: Rows, dataset: Dataset
 ) -> None:
-    """Writes what ``tasks.following_events`` needs: the rows with their times, and the events that any row carries."""
-    ids, when = carried.table[events.event].combine_chunks(), carried.table[events.event_time].combine_chunks()
-    keys, known = _keys(carried.table, events)
+    """Writes the input of ``following_events``: the rows with their times, and the events that any row carries."""
+    ids, when = all_rows.table[events.event].combine_chunks(), all_rows.table[events.event_time].combine_chunks()
+    keys, known = _keys(all_rows.table, events)
     has_id = pc.not_equal(ids.dictionary, "").to_numpy(zero_copy_only=False)[ids.indices.to_numpy()]
-    there = known & has_id & when.is_valid().to_numpy(zero_copy_only=False)
+    is_event = known & has_id & when.is_valid().to_numpy(zero_copy_only=False)
     hashes = stable_hash(events.event, ids.dictionary)[ids.indices.to_numpy()]
-    times = when.filter(pa.array(there)).to_numpy()
-    write_events(block.with_suffix(f".events{number}"), keys[there], hashes[there], times)
+    times = when.filter(pa.array(is_event)).to_numpy()
+    write_events(block.with_suffix(f".events{number}"), keys[is_event], hashes[is_event], times)
     keys, known = _keys(rows.table, events)
-    # Rows that cannot have events get keys of their own: one for all of them would be more than a group can hold.
+    # Rows without a key get keys of their own: a shared one could exceed the size of a group.
     keys = np.where(known, keys, combined_hash([np.arange(len(keys), dtype=np.uint64)]))
     own_times = rows.table[dataset.time_column].combine_chunks().to_numpy()
     write_rows(block.with_suffix(f".rows{number}"), keys, own_times)
 
 
 def _keys(table: pa.Table, events: FollowingEvents) -> tuple[np.ndarray, np.ndarray]:
-    """A hash of the columns that events and rows share, and where none of them is missing."""
+    """Hashes the columns that rows share with events; also returns a mask of rows where none is missing."""
     known, hashes = np.ones(table.num_rows, bool), []
     for name in events.same:
         tokens = table[name].combine_chunks()

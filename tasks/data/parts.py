@@ -1,9 +1,8 @@
-"""Parsed logs: every raw file once, in blocks that are Arrow files, kept for the next preparation.
+"""Parses raw files into *parts*: folders of Arrow blocks that later preparations reuse.
 
-A parsed file, a *part*, is found again by its path, size and time of change and by what of the description says how
-to read it. So new days of a log are parsed without the old ones, and another vocabulary without parsing at all. A
-part's folder has, for each block, the wanted rows in the order of time: log-transformed integers, dictionary-encoded
-tokens, labels, time. ``quarantine.csv`` has the rows that could not be read, with their file and line.
+The cache key of a part is the path, size and modification time of its file, and the keys of the description that say
+how to read it. So only new days of a log are parsed, and another vocabulary needs no parsing at all. A part has the
+parsed blocks, a summary in ``part.json``, and the bad rows with their file and line in ``quarantine.csv``.
 """
 
 from __future__ import annotations
@@ -16,27 +15,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import dask
 
-from tasks.descriptions import Dataset
-from tasks.errors import UserError
-from tasks.home import home, read_json, short_hash, whole_directory, write_json
-from tasks.parallel import Phase
-from tasks.parquet_logs import ParquetLogs
-from tasks.parsed_blocks import Logs, ParsedBlock, parse_block
-from tasks.progress import say
-from tasks.raw_files import RawFile
-from tasks.raw_rows import Block
-from tasks.text_logs import TextLogs
+from tasks.config.dataset import Dataset
+from tasks.data.parsed_blocks import BlockReport, ParsedBlock, parse_block
+from tasks.logs.files import RawFile
+from tasks.logs.formats import LOG_FORMATS, LogReader
+from tasks.logs.rows import Block
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
+from tasks.runtime.parallel import Phase
+from tasks.runtime.progress import say
 
-# Raise it when parts of an earlier version must not be used any more.
+# Raise it when parts of an earlier version must no longer be used.
 PARSE_VERSION = 1
 
 QUARANTINE_COLUMNS = ("file", "line", "reason", "problem", "text")
 
-# Keys of a description that do not change how a row is read.
+# Keys of a description that do not change how rows are read.
 NOT_IN_KEY = {
     "description",
     "raw",
@@ -48,22 +46,54 @@ NOT_IN_KEY = {
     "vocabulary_epsilon",
     "keep_vocabulary",
 }
-# So many blocks of several files are parsed together; what is finished stays if the work is interrupted.
+# Files are parsed in batches of about this many blocks; finished batches survive an interruption.
 _BLOCKS_AT_ONCE = 64
-# How many of a file's bad rows are told.
+# The decompressed copy of a raw file, in its part's folder while it is parsed.
+_DECOMPRESSED = "decompressed"
+# How many bad rows of a file an error shows.
 SHOWN = 5
+
+
+class BlockSummary(TypedDict):
+    """A block in ``part.json``. Lines are numbered from 1; ``disorder`` is a line, its time and the time before it."""
+
+    number: int
+    lines: int
+    rows: int
+    distinct: list[int]
+    first_time: float | None
+    last_time: float | None
+    opening_time: float | None
+    disorder: tuple[int, float, float] | None
+    starts_at: int
+    first_line: int
+
+
+class PartSummary(TypedDict):
+    """The contents of ``part.json``."""
+
+    source: str
+    bytes: int
+    schema: Sequence[Any]
+    time_unit: str
+    lines: int
+    rows: int
+    bad: Counter[str]
+    first_bad: list[str]
+    missing: Counter[str]
+    blocks: list[BlockSummary]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A parsed raw file: its folder, and the summary that is in it."""
+    """A parsed raw file: its folder and its summary."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: PartSummary
     dataset: Dataset
 
     def blocks(self) -> list[ParsedBlock]:
-        """The blocks that have rows."""
+        """Returns the blocks that have rows."""
         return [block for block in self.all_blocks() if block.rows]
 
     def all_blocks(self) -> list[ParsedBlock]:
@@ -81,7 +111,7 @@ class Part:
 
 
 def parse_files(name: str, dataset: Dataset, files: Sequence[RawFile], *, block_bytes: int) -> list[Part]:
-    """The parts of a log, in the order of its files; those that are there already are not made again."""
+    """Returns the parts of a log in the order of its files, parsing only those that do not exist yet."""
     folders = [home() / "data" / name / "parts" / part_key(dataset, file) for file in files]
     todo = [(file, folder) for file, folder in zip(files, folders, strict=True) if not folder.is_dir()]
     megabytes = sum(file.size for file, _ in todo) / 1e6
@@ -93,11 +123,12 @@ def parse_files(name: str, dataset: Dataset, files: Sequence[RawFile], *, block_
     parts = [Part(folder, read_json(folder / "part.json"), dataset) for folder in folders]
     if len(todo) < len(files):
         more = f", {len(todo)} new ({megabytes:,.1f} MB)" if todo else ""
-        say(f"{name}: {len(files) - len(todo)} of {len(files)} files were parsed before{more}")
+        say(f"{name}: {len(files) - len(todo)} of {len(files)} files were already parsed{more}")
     return parts
 
 
 def part_key(dataset: Dataset, file: RawFile) -> str:
+    """Returns the cache key of a parsed file."""
     described = dataset.model_dump(mode="json", exclude=NOT_IN_KEY)
     return short_hash([PARSE_VERSION, described, str(file.path), file.size, file.modified])
 
@@ -116,70 +147,68 @@ def _groups(todo: Sequence[tuple[RawFile, Path]], block_bytes: int) -> Iterator[
 
 
 def _parse(phase: Phase, dataset: Dataset, files: Sequence[tuple[RawFile, Path]], block_bytes: int) -> int:
-    """Parses some files; returns how many lines or rows they had."""
+    """Parses files; returns the number of their rows."""
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(whole_directory(final)) for _, final in files]
-        opened = _open_all([file for file, _ in files], folders, dataset)
-        blocks = [logs.blocks(block_bytes) for logs in opened]
-        work = zip(opened, blocks, folders, strict=True)
-        results = phase.compute(
-            [dask.delayed(parse_block)(logs, block, folder) for logs, of_file, folder in work for block in of_file],
-            [size for logs, of_file in zip(opened, blocks, strict=True) for size in _megabytes(logs.file, of_file)],
-            rows_of=lambda result: result["lines"],
+        readers = _open_all([file for file, _ in files], folders, dataset)
+        blocks = [reader.blocks(block_bytes) for reader in readers]
+        work = list(zip(readers, blocks, folders, strict=True))
+        reports = phase.compute(
+            [dask.delayed(parse_block)(reader, block, folder) for reader, of_file, folder in work for block in of_file],
+            [size for reader, of_file, _ in work for size in _megabytes(reader.file, of_file)],
+            rows_of=lambda report: report.lines,
         )
-        in_turn = iter(results)
-        for logs, of_file, folder in zip(opened, blocks, folders, strict=True):
-            summary = _summary(logs, list(itertools.islice(in_turn, len(of_file))))
-            _join_quarantine(logs, summary, folder)
-            (folder / "text").unlink(missing_ok=True)
+        in_turn = iter(reports)
+        for reader, of_file, folder in work:
+            summary = _summary(reader, list(itertools.islice(in_turn, len(of_file))))
+            _join_quarantine(reader, summary, folder)
+            (folder / _DECOMPRESSED).unlink(missing_ok=True)
             write_json(folder / "part.json", summary)
-            if not logs.file.is_unchanged():
-                raise UserError(f"the raw logs {logs.file.path} changed while they were being prepared: start again")
-        return sum(result["lines"] for result in results)
+            if not reader.file.is_unchanged():
+                raise UserError(f"the raw log {reader.file.path} changed while it was being prepared: start again")
+        return sum(report.lines for report in reports)
 
 
-def _open_all(files: Sequence[RawFile], folders: Sequence[Path], dataset: Dataset) -> list[Logs]:
-    texts = [
-        file.path if file.compression is None else folder / "text" for file, folder in zip(files, folders, strict=True)
-    ]
-    packed = [(file, text) for file, text in zip(files, texts, strict=True) if file.compression]
-    if dataset.format == "parquet":
-        for file, _ in packed:
-            raise UserError(
-                f"the raw logs {file.path} are compressed with {file.compression}; a Parquet file is compressed inside"
-            )
-        return [ParquetLogs.open(file, dataset) for file in files]
+def _open_all(files: Sequence[RawFile], folders: Sequence[Path], dataset: Dataset) -> list[LogReader]:
+    """Opens files with the reader of their format, after decompressing them into the folders if necessary."""
+    log_format = LOG_FORMATS[dataset.format]
+    packed = [(file, folder / _DECOMPRESSED) for file, folder in zip(files, folders, strict=True) if file.compression]
+    if packed and not log_format.is_decompressed:
+        file, _ = packed[0]
+        raise UserError(
+            f"the raw log {file.path} is compressed with {file.compression}, but {log_format.name} files are read as "
+            "they are: decompress it first"
+        )
     if packed:
         phase = Phase("decompress", "MB")
         phase.compute(
-            [dask.delayed(RawFile.decompress)(file, text) for file, text in packed],
+            [dask.delayed(RawFile.decompress)(file, copy) for file, copy in packed],
             [file.size / 1e6 for file, _ in packed],
         )
-    return [TextLogs.open(file, text, dataset) for file, text in zip(files, texts, strict=True)]
+    copies = dict(packed)
+    return [log_format.open(file, copies.get(file, file.path), dataset) for file in files]
 
 
 def _megabytes(file: RawFile, blocks: Sequence[Block]) -> list[float]:
-    """Of the file's size, the share of each block."""
+    """Splits the size of a file among its blocks."""
     whole = sum(block.stop - block.start for block in blocks)
     return [file.size / 1e6 * (block.stop - block.start) / whole for block in blocks]
 
 
-def _summary(logs: Logs, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of a part; lines are numbered from 1, as an editor shows them."""
-    line, bad, missing = logs.header_lines + 1, Counter[str](), Counter[str]()
-    for block in blocks:
-        block["starts_at"] = line
-        block["first_line"] = line + block.pop("first_place")
-        if block["disorder"]:
-            block["disorder"][0] += line
-        line += block["lines"]
-        bad.update(block.pop("bad"))
-        missing.update(block.pop("missing"))
+def _summary(reader: LogReader, reports: list[BlockReport]) -> PartSummary:
+    """Summarizes the blocks of a file."""
+    line, bad, missing = reader.header_lines + 1, Counter[str](), Counter[str]()
+    blocks = []
+    for report in reports:
+        blocks.append(_block_summary(report, line))
+        line += report.lines
+        bad.update(report.bad)
+        missing.update(report.missing)
     return {
-        "source": str(logs.file.path),
-        "bytes": logs.file.size,
-        "schema": logs.schema,
-        "time_unit": logs.time_unit,
+        "source": str(reader.file.path),
+        "bytes": reader.file.size,
+        "schema": reader.schema,
+        "time_unit": reader.time_unit,
         "lines": sum(block["lines"] for block in blocks),
         "rows": sum(block["rows"] for block in blocks),
         "bad": bad,
@@ -189,10 +218,27 @@ def _summary(logs: Logs, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _join_quarantine(logs: Logs, summary: dict[str, Any], folder: Path) -> None:
-    """Moves the bad rows of all blocks into one file, and the first of them into the summary."""
+def _block_summary(report: BlockReport, starts_at: int) -> BlockSummary:
+    opening, disorder = report.opening, report.opening.disorder
+    return {
+        "number": report.number,
+        "lines": report.lines,
+        "rows": report.rows,
+        "distinct": report.distinct,
+        "first_time": report.first_time,
+        "last_time": report.last_time,
+        "opening_time": opening.time,
+        "disorder": disorder and (starts_at + disorder.place, disorder.time, disorder.time_before),
+        "starts_at": starts_at,
+        "first_line": starts_at + opening.first_place,
+    }
+
+
+def _join_quarantine(reader: LogReader, summary: PartSummary, folder: Path) -> None:
+    """Moves the bad rows of all blocks into one file, and messages about the first ones into the summary."""
     if not summary["bad"]:
         return
+    row_word = LOG_FORMATS[reader.dataset.format].row_word
     with (folder / "quarantine.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(QUARANTINE_COLUMNS)
@@ -201,7 +247,7 @@ def _join_quarantine(logs: Logs, summary: dict[str, Any], folder: Path) -> None:
             if of_block.exists():
                 for place, reason, problem, text in json.loads(of_block.read_text(encoding="utf-8")):
                     line = block["starts_at"] + place
-                    writer.writerow([logs.file.path, line, reason, problem, text])
+                    writer.writerow([reader.file.path, line, reason, problem, text])
                     if len(summary["first_bad"]) < SHOWN:
-                        summary["first_bad"].append(f"{logs.file.path}, {logs.row_word} {line}: {problem}")
+                        summary["first_bad"].append(f"{reader.file.path}, {row_word} {line}: {problem}")
                 of_block.unlink()

@@ -1,10 +1,9 @@
-"""Raw logs to encoded arrays: chronological split, log transform, vocabulary, encoding.
+"""From raw logs to encoded arrays: chronological split, log transform, vocabulary, encoding.
 
-Every raw file is parsed once, block by block (``tasks.parts``). Then the training part of every block is counted into
-the vocabulary, if that is made from counts, and every block's rows are encoded and written to their places in the
-order of time. Blocks run in parallel under Dask; memory holds the blocks in flight and the vocabulary. The result does
-not depend on how files were cut into blocks or on who worked on them; a private vocabulary's noise is drawn anew each
-time.
+Every raw file is parsed once, block by block (``parts``). Then the tokens of the training split are counted, if the
+vocabulary needs counts, and the rows of every block are encoded and written in chronological order. Blocks run in
+parallel under Dask; memory holds the blocks in flight and the vocabulary. The result does not depend on how files are
+cut into blocks or on the number of workers, but the noise of a private vocabulary is drawn anew each time.
 """
 
 from __future__ import annotations
@@ -21,31 +20,46 @@ from typing import Any, NamedTuple
 import dask
 import numpy as np
 
-from tasks.chronology import cut_after, time_at
-from tasks.descriptions import SPLIT_FRACTIONS, Dataset
-from tasks.earlier_rows import find_earlier_rows
-from tasks.encode import encode_rows
-from tasks.encoded import Layout, fingerprint
-from tasks.errors import UserError
-from tasks.home import home, read_json, short_hash, whole_directory, write_json
-from tasks.kept_vocabulary import KeptVocabulary
-from tasks.parallel import Phase, cluster
-from tasks.parsed_blocks import ParsedBlock
-from tasks.parts import NOT_IN_KEY, Part, parse_files
-from tasks.progress import say
-from tasks.quality import check_alike, check_bad_rows, check_time_order, check_time_unit, time_text, write_quarantine
-from tasks.raw_files import RawFile, find_files
-from tasks.statistics import ROWS_OF_A_DIGEST, by_split, digest_range, label_sums_by_position
-from tasks.token_counts import chosen_tokens
-from tasks.vocabulary import Selection, Vocabulary, chosen, hashed, kept, vocabulary_rule
+from tasks.config.dataset import SPLIT_FRACTIONS, Dataset
+from tasks.data.chronology import cut_after, time_at
+from tasks.data.earlier_rows import find_earlier_rows
+from tasks.data.encoding import encode_rows
+from tasks.data.kept_vocabulary import KeptVocabulary
+from tasks.data.parsed_blocks import ParsedBlock
+from tasks.data.parts import NOT_IN_KEY, Part, parse_files
+from tasks.data.prepared import Layout, fingerprint
+from tasks.data.quality import (
+    check_bad_rows,
+    check_same_columns,
+    check_time_order,
+    check_time_unit,
+    format_time,
+    write_quarantine,
+)
+from tasks.data.schema import Schema, SplitFacts, Statistics, VocabularyFacts
+from tasks.data.statistics import ROWS_OF_A_DIGEST, counts_by_split, digest_range, label_sums_by_position
+from tasks.data.token_counts import select_tokens
+from tasks.data.vocabulary import (
+    TokenSelection,
+    Vocabulary,
+    counted_vocabulary,
+    hash_vocabulary,
+    reused_vocabulary,
+    vocabulary_rule,
+)
+from tasks.logs.files import RawFile, find_files
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
+from tasks.runtime.parallel import Phase, cluster
+from tasks.runtime.progress import say
 
-# Raise it when prepared folders of an earlier version must not be used any more.
+# Raise it when prepared folders of an earlier version must no longer be used.
 PREPARE_VERSION = 3
 
 _SPLITS = tuple(SPLIT_FRACTIONS)
 _FEWEST_ROWS = 10
-# What the arrays do not depend on, and what the key has as the vocabulary's rule, with its defaults filled in. A claim
-# to be in order is not among it: it must be looked into.
+# Keys that the arrays do not depend on, and those of the vocabulary, which are in its rule with defaults filled in.
+# `in_time_order` stays in the cache key, because the claim must be checked.
 _NOT_IN_KEY = NOT_IN_KEY - {"in_time_order"}
 
 
@@ -58,17 +72,24 @@ def prepare(
     block_bytes: int = 32 << 20,
     refit: bool = False,
 ) -> Path:
-    """The folder of the dataset's encoded arrays, made now unless the same raw files were prepared before.
+    """Prepares a log, unless the same files were prepared before; returns the folder of its encoded arrays.
 
-    A token belongs to a column's vocabulary if its count in the training part, for a private vocabulary its noisy
-    count, is at least ``min_count``. A hashed one has a place for every token. ``refit`` makes a new vocabulary where
-    the dataset would keep an earlier one.
+    Args:
+        name: The name of the dataset.
+        dataset: Its description.
+        raw: Files, folders or patterns.
+        min_count: The count in the training split, noisy for a private vocabulary, that a token needs to get an id.
+        block_bytes: About how much of a file a task holds in memory.
+        refit: Whether to make a new vocabulary where the dataset would keep an earlier one.
+
+    Raises:
+        UserError: A file cannot be read, or the log cannot be split.
     """
     files = find_files([raw] if isinstance(raw, Path | str) else raw)
-    described, rule = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY), vocabulary_rule(dataset, min_count)
+    description, rule = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY), vocabulary_rule(dataset, min_count)
     keeper = KeptVocabulary(name, dataset, rule, files, refit=refit)
     identity = [(str(file.path), file.size, file.modified) for file in files]
-    final = home() / "data" / name / short_hash([PREPARE_VERSION, described, rule, identity, keeper.fitted_on])
+    final = home() / "data" / name / short_hash([PREPARE_VERSION, description, rule, identity, keeper.fitted_on])
     if final.is_dir():
         if _too_many_bad_rows(final, dataset):
             check_bad_rows(dataset, parse_files(name, dataset, files, block_bytes=block_bytes))
@@ -81,10 +102,10 @@ def prepare(
         with cluster():
             parts = parse_files(name, dataset, files, block_bytes=block_bytes)
             with whole_directory(final) as folder:
+                # Ids that do not depend on the rows of this folder are the same in earlier folders.
                 stable = rule["kind"] == "hash" or keeper.fitted_on is not None
-                encoding = short_hash([PREPARE_VERSION, described, rule, keeper.fitted_on]) if stable else None
-                schema = _Preparation(name, dataset, parts, folder, rule, keeper, encoding).run()
-                schema["ceiling"] = _ceiling(files[0])
+                encoding = short_hash([PREPARE_VERSION, description, rule, keeper.fitted_on]) if stable else None
+                schema = _Preparation(name, dataset, parts, folder, rule, keeper, encoding, _ceiling(files[0])).run()
                 write_json(folder / "schema.json", schema)
                 keeper.save(folder)
     except OSError as error:
@@ -97,7 +118,7 @@ def prepare(
 
 
 class _Boundaries(NamedTuple):
-    """The rows of each split in each block, and the times that divide them, if there are times."""
+    """For each split its cut, and the last times of the first two splits, None if rows have no time."""
 
     cuts: list[np.ndarray]
     times: tuple[float, float] | None
@@ -109,27 +130,28 @@ class _Boundaries(NamedTuple):
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The work between parsed files and the schema of a prepared folder."""
+    """Turns parsed files into a prepared folder."""
 
     name: str
     dataset: Dataset
     parts: list[Part]
     folder: Path
-    rule: dict[str, Any]
+    rule: VocabularyFacts
     keeper: KeptVocabulary
-    # Names what the ids follow from, if that is not the rows at hand: then those of earlier rows are the same.
+    # The cache key of the id assignment; None if ids depend on the rows of this folder.
     encoding: str | None
+    ceiling: dict[str, Any] | None
 
-    def run(self) -> dict[str, Any]:
-        """Writes everything but the schema, which it returns."""
-        check_alike(self.parts)
+    def run(self) -> Schema:
+        """Writes everything but the schema, and returns that."""
+        check_same_columns(self.parts)
         bad_rows = check_bad_rows(self.dataset, self.parts)
         check_time_unit(self.parts)
         if self.dataset.in_time_order and self.dataset.time_column:
             check_time_order(self.parts)
         rows = sum(block.rows for block in self.blocks)
         if rows < _FEWEST_ROWS:
-            raise UserError(f"{self._source} has {rows} rows; {_FEWEST_ROWS} are the fewest that can be split")
+            raise UserError(f"{self._source} has {rows} rows; a split needs at least {_FEWEST_ROWS}")
         self.scratch.mkdir()
         boundaries = self._boundaries(rows)
         self.keeper.check(boundaries.sizes()[0])
@@ -145,7 +167,7 @@ class _Preparation:
         days = encode_rows(self.parts, vocabulary.encoder, layout, earlier=earlier, scratch=self.scratch)
         if bad_rows:
             write_quarantine(self.parts, self.folder / "quarantine.csv")
-            say(f"{self.name}: {bad_rows.total():,} unreadable rows are in quarantine.csv")
+            say(f"{self.name}: {bad_rows.total():,} bad rows are in quarantine.csv")
         shutil.rmtree(self.scratch)
         return self._schema(layout, boundaries, vocabulary, days, bad_rows)
 
@@ -159,7 +181,7 @@ class _Preparation:
 
     @cached_property
     def times(self) -> list[np.ndarray]:
-        """Of each block, mapped into memory."""
+        """The times of each block, memory-mapped."""
         return [block.times() for block in self.blocks]
 
     @property
@@ -172,7 +194,7 @@ class _Preparation:
         return self.parts[0].summary["source"] + more
 
     def _boundaries(self, rows: int) -> _Boundaries:
-        """All rows of one moment fall on one side of a boundary, so equal times never straddle it."""
+        """Finds the boundaries of the splits. Rows with equal times fall on the same side of a boundary."""
         shares = itertools.accumulate(SPLIT_FRACTIONS.values())
         last = [int(share * rows) for share in itertools.islice(shares, 2)]
         sizes = np.array([block.rows for block in self.blocks])
@@ -187,23 +209,23 @@ class _Preparation:
         for split, total in zip(_SPLITS, totals, strict=True):
             if not total:
                 raise UserError(
-                    f"{self._source}: the {split} part would be empty, because too many rows have the same value of "
-                    f"{self.dataset.time_column!r} (the 80/10/10 split gives {totals[0]}, {totals[1]} and "
-                    f"{totals[2]} rows, and rows of one time stay together); use a finer time or remove "
-                    "`time_column` to split by file order"
+                    f"{self._source}: the {split} split would be empty, because too many rows have the same value of "
+                    f"{self.dataset.time_column!r} (rows with equal times stay together, so the 80/10/10 split has "
+                    f"{totals[0]}, {totals[1]} and {totals[2]} rows); use a finer time, or leave out `time_column` "
+                    "to split by file order"
                 )
         return boundaries
 
     def _vocabulary(self, boundaries: _Boundaries) -> Vocabulary:
         columns = self.dataset.categorical_columns
         if self.rule["kind"] == "hash":
-            return hashed(self.rule, columns, self.folder)
+            return hash_vocabulary(self.rule, columns, self.folder)
         if self.keeper.file is not None:
-            return kept(self.keeper.description, columns, self.keeper.file, self.folder)
+            return reused_vocabulary(self.keeper.description, columns, self.keeper.file, self.folder)
         phase, examples = Phase("vocabulary"), boundaries.sizes()[0]
-        selection = Selection.of(self.rule, len(columns), examples)
-        tables = chosen_tokens(self.blocks, boundaries.cuts[0].tolist(), selection, phase=phase, scratch=self.scratch)
-        vocabulary = chosen(selection.description, columns, tables, self.folder)
+        selection = TokenSelection.of(self.rule, len(columns), examples)
+        tables = select_tokens(self.blocks, boundaries.cuts[0].tolist(), selection, phase=phase, scratch=self.scratch)
+        vocabulary = counted_vocabulary(selection.description, columns, tables, self.folder)
         phase.done(examples)
         return vocabulary
 
@@ -214,7 +236,7 @@ class _Preparation:
         vocabulary: Vocabulary,
         days: dict[int, list[float]],
         bad_rows: dict[str, int],
-    ) -> dict[str, Any]:
+    ) -> Schema:
         phase = Phase("check")
         ranges = layout.ranges(ROWS_OF_A_DIGEST)
         found = phase.compute(
@@ -222,34 +244,24 @@ class _Preparation:
             [last - first for _, first, last in ranges],
         )
         phase.done(layout.rows)
-        tasks, columns = list(self.dataset.labels), [*self.dataset.integer_columns, *self.dataset.categorical_columns]
-        missing = {column: sum(part.summary["missing"].get(column, 0) for part in self.parts) for column in columns}
-        meaning = {
+        meaning: dict[str, Any] = {
             "tasks": {task: label.kind for task, label in self.dataset.labels.items()},
             "integer_columns": list(self.dataset.integer_columns),
             **vocabulary.meaning(),
             **({"vocabulary_kept": True} if self.keeper.origin is not None else {}),
         }
+        by_range = [(split, result) for (split, _, _), result in zip(ranges, found, strict=True)]
         return {
             "dataset": self.name,
-            **meaning,
+            "tasks": meaning["tasks"],
+            "integer_columns": meaning["integer_columns"],
+            "categorical_columns": vocabulary.column_facts(),
             "vocabulary": vocabulary.description,
             "vocabulary_kept_from": self.keeper.origin,
-            "splits": self._describe_splits(layout, boundaries),
-            # The last moments of the training and of the validation part.
+            "splits": self._split_facts(layout, boundaries),
             "boundaries": boundaries.times and {"unit": self.time_unit, "times": list(boundaries.times)},
             "split_by": "timestamp" if self.dataset.time_column else "file order",
-            "statistics": {
-                "by_split": by_split(layout, [(r[0], result) for r, result in zip(ranges, found, strict=True)]),
-                "tasks": tasks,
-                "by_day": {str(np.datetime64(day, "D")): row for day, row in days.items()},
-                "by_position": [] if self.dataset.time_column else label_sums_by_position(layout),
-                "missing": missing,
-                "rows": layout.rows,
-                "bad_rows": dict(bad_rows),
-                "lines": sum(part.summary["lines"] for part in self.parts),
-                "window_days": max((events.within_days for events in self.dataset.following), default=None),
-            },
+            "statistics": self._statistics(layout, counts_by_split(layout, by_range), days, bad_rows),
             "source": {
                 "path": Path(self.parts[0].summary["source"]).name,
                 "files": len(self.parts),
@@ -257,36 +269,57 @@ class _Preparation:
             },
             "encoding": self.encoding,
             "parts": [part.folder.name for part in self.parts],
-            "fingerprint": fingerprint(meaning, vocabulary.tokens, [result["digests"] for result in found]),
+            "ceiling": self.ceiling,
+            "fingerprint": fingerprint(meaning, vocabulary.tokens, [result.digests for result in found]),
         }
 
-    def _describe_splits(self, layout: Layout, boundaries: _Boundaries) -> dict[str, dict[str, Any]]:
-        described: dict[str, dict[str, Any]] = {}
+    def _statistics(
+        self,
+        layout: Layout,
+        by_split: dict[str, dict[str, list[float]]],
+        days: dict[int, list[float]],
+        bad_rows: dict[str, int],
+    ) -> Statistics:
+        columns = [*self.dataset.integer_columns, *self.dataset.categorical_columns]
+        return {
+            "by_split": by_split,
+            "tasks": list(self.dataset.labels),
+            "by_day": {str(np.datetime64(day, "D")): row for day, row in days.items()},
+            "by_position": [] if self.dataset.time_column else label_sums_by_position(layout),
+            "missing": {name: sum(part.summary["missing"].get(name, 0) for part in self.parts) for name in columns},
+            "rows": layout.rows,
+            "bad_rows": dict(bad_rows),
+            "lines": sum(part.summary["lines"] for part in self.parts),
+            "window_days": max((events.within_days for events in self.dataset.following), default=None),
+        }
+
+    def _split_facts(self, layout: Layout, boundaries: _Boundaries) -> dict[str, SplitFacts]:
+        facts: dict[str, SplitFacts] = {}
         before = np.zeros(len(self.blocks), int)
         for (split, rows), after in zip(layout.splits, boundaries.cuts, strict=True):
-            described[split] = {"rows": rows, "first_time": None, "last_time": None}
+            facts[split] = {"rows": rows, "first_time": None, "last_time": None}
             if self.dataset.time_column:
                 inside = [i for i in range(len(self.blocks)) if after[i] > before[i]]
                 first = min(self.times[i][before[i]] for i in inside)
                 last = max(self.times[i][after[i] - 1] for i in inside)
-                described[split]["first_time"] = time_text(first, self.time_unit)
-                described[split]["last_time"] = time_text(last, self.time_unit)
+                facts[split]["first_time"] = format_time(first, self.time_unit)
+                facts[split]["last_time"] = format_time(last, self.time_unit)
             before = after
-        return described
+        return facts
 
 
 def _too_many_bad_rows(folder: Path, dataset: Dataset) -> bool:
-    """Whether more rows were put aside than are tolerated by now."""
+    """Whether a prepared folder has more bad rows than the description now tolerates."""
     statistics = read_json(folder / "schema.json")["statistics"]
     return sum(statistics["bad_rows"].values()) > dataset.tolerated_bad_rows * statistics["lines"]
 
 
-def _ceiling(file: RawFile) -> Any:
-    """What the planted model of a synthetic log reaches, if it is one."""
+def _ceiling(file: RawFile) -> dict[str, Any] | None:
+    """Returns the losses of the planted model; None unless the log is synthetic."""
     path = file.path.parent / "ceiling.json"
     if not path.exists():
         return None
     try:
-        return read_json(path)
-    except (OSError, ValueError) as error:
+        return read_json(path, alone=True)
+    except OSError as error:
         raise UserError(f"cannot read {path}: {error}") from None

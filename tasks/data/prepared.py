@@ -1,10 +1,11 @@
-"""The prepared data on disk: one .npy file for each kind of column and split, described by ``schema.json``.
+"""Prepared data on disk: .npy arrays for each split, described by ``schema.json``.
 
-Rows are in the order of time. Preparation writes a range of them at a time; training maps the arrays into memory.
+Rows are in chronological order. Preparation writes them in ranges; training memory-maps the arrays.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -16,19 +17,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.descriptions import SPLIT_FRACTIONS
-from tasks.errors import UserError
-from tasks.home import read_json
+from dp_core.models.spec import CategoricalFeature
+from tasks.config.dataset import SPLIT_FRACTIONS
+from tasks.data.schema import Schema, SourceFacts, SplitFacts, Statistics, VocabularyFacts
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json
 
 if TYPE_CHECKING:
-    from dp_core.mechanism import VocabularyRelease
+    from dp_core.accounting.mechanism import VocabularyRelease
 
 _TOKENS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A column of token ids below ``vocabulary_size``; id 0 is every token without an id of its own."""
+    """A column of token ids below ``vocabulary_size``; id 0 is for all tokens outside the vocabulary."""
 
     name: str
     vocabulary_size: int
@@ -37,10 +40,13 @@ class CategoricalColumn:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one part of the data for one task, mapped into memory and read-only.
+    """A split with the labels of one task, memory-mapped and read-only.
 
-    ``integers`` are log-transformed, float32, NaN where the value is missing; ``categoricals`` are int32
-    token ids; ``labels`` are float32. The rows that are listed in ``empty`` hold no example.
+    Attributes:
+        integers: float32 of shape (rows, integer columns), log-transformed; NaN if a value is missing.
+        categoricals: int32 token ids of shape (rows, categorical columns).
+        labels: float32 of shape (rows,).
+        empty: The rows that hold no example, if there are any.
     """
 
     integers: np.ndarray
@@ -56,11 +62,11 @@ class Split:
         return len(self.labels)
 
     def present(self, indices: np.ndarray) -> np.ndarray:
-        """Which of the rows hold an example."""
+        """Returns a mask of the indices that hold an example."""
         return np.ones(len(indices), bool) if self.empty is None else ~np.isin(indices, self.empty)
 
     def take(self, indices: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Copies of the rows at ``indices``, in that order; an index may occur more than once."""
+        """Copies the rows at ``indices`` in that order. An index may occur more than once."""
         indices = np.asarray(indices)
         if not indices.size:
             indices = indices.astype(np.intp)
@@ -71,8 +77,7 @@ class Split:
 class Prepared:
     """A prepared folder, checked against its schema.
 
-    ``vocabulary`` has the vocabulary's ``kind`` and numbers; those of a private one are what its part of ε
-    is computed from.
+    ``vocabulary`` has the kind of the vocabulary and its parameters. The accounting of a private one uses them.
     """
 
     path: Path
@@ -80,18 +85,27 @@ class Prepared:
     tasks: dict[str, str]
     integer_columns: tuple[str, ...]
     categorical_columns: tuple[CategoricalColumn, ...]
-    vocabulary: dict[str, Any]
-    splits: dict[str, dict[str, Any]]
+    vocabulary: VocabularyFacts
+    splits: dict[str, SplitFacts]
     split_by: str
-    source: dict[str, Any]
-    statistics: dict[str, Any]
-    ceiling: Any
+    source: SourceFacts
+    statistics: Statistics
+    ceiling: dict[str, Any] | None
     fingerprint: str
 
+    @property
+    def data_card(self) -> Path:
+        """The page that the prepare step writes beside the arrays."""
+        return self.path / "data_card.html"
+
     def split(self, name: str, task: str) -> Split:
-        """The rows of ``train``, ``validation`` or ``test`` with the labels of a task."""
+        """Opens ``train``, ``validation`` or ``test`` with the labels of a task.
+
+        Raises:
+            UserError: There is no such split or task, or an array does not have the shape in the schema.
+        """
         if name not in self.splits:
-            raise UserError(f"no split is called {name!r}; there are: {', '.join(self.splits)}")
+            raise UserError(f"there is no split {name!r}; there are: {', '.join(self.splits)}")
         if task not in self.tasks:
             raise UserError(f"dataset {self.dataset!r} has no label for {task!r}; it has: {', '.join(self.tasks)}")
         rows = self.splits[name]["rows"]
@@ -100,6 +114,10 @@ class Prepared:
             categoricals=self._array(name, "categoricals", np.int32, (rows, len(self.categorical_columns))),
             labels=self._array(name, f"label_{task}", np.float32, (rows,)),
         )
+
+    def features(self) -> list[CategoricalFeature]:
+        """Returns the embedding tables that a model of this data needs, one for each categorical column."""
+        return [CategoricalFeature(c.vocabulary_size, c.embedding_dimension) for c in self.categorical_columns]
 
     def _array(self, split: str, name: str, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
         path = self.path / split / f"{name}.npy"
@@ -116,18 +134,38 @@ class Prepared:
 
 
 def open_prepared(path: Path) -> Prepared:
-    """Opens a folder that ``tasks.prepare.prepare`` made; every array has the shape the schema says."""
+    """Opens a folder that ``tasks.data.preparation.prepare`` made, and checks the shapes of all its arrays.
+
+    A process checks a folder once: it is opened again only if a file of it has changed since.
+
+    Raises:
+        UserError: The folder is missing, or does not fit its schema.
+    """
     if not path.is_dir():
         raise UserError(f"there is no prepared data in {path}: prepare the dataset first")
+    files = [path / "schema.json", *sorted(path.glob("*/*.npy"))]
+    return _open(path, tuple((str(file), *_version(file)) for file in files))
+
+
+def _version(file: Path) -> tuple[int, int, int]:
     try:
-        schema = read_json(path / "schema.json")
+        status = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _open(path: Path, files: tuple[tuple[str, int, int, int], ...]) -> Prepared:
+    try:
+        schema: Schema = read_json(path / "schema.json")
         prepared = Prepared(
             path=path,
             dataset=schema["dataset"],
             tasks=dict(schema["tasks"]),
             integer_columns=tuple(schema["integer_columns"]),
             categorical_columns=tuple(CategoricalColumn(**column) for column in schema["categorical_columns"]),
-            vocabulary=dict(schema["vocabulary"]),
+            vocabulary=schema["vocabulary"],
             splits={name: schema["splits"][name] for name in SPLIT_FRACTIONS},
             split_by=schema["split_by"],
             source=schema["source"],
@@ -148,19 +186,20 @@ def open_prepared(path: Path) -> Prepared:
 
 
 def vocabulary_release(prepared: Prepared) -> VocabularyRelease | None:
-    """A vocabulary that was chosen privately, which every ε on this data covers."""
-    # Accounting loads JAX, which preparation does without.
-    from dp_core.mechanism import VocabularyRelease
+    """Returns the release of a private vocabulary, which is part of every ε on this data; None for other kinds."""
+    # Preparation needs no accounting.
+    from dp_core.accounting.mechanism import VocabularyRelease
 
     if prepared.vocabulary["kind"] != "private":
         return None
-    return VocabularyRelease(*(prepared.vocabulary[name] for name in VocabularyRelease._fields))
+    facts: dict[str, Any] = {**prepared.vocabulary}
+    return VocabularyRelease(*(facts[name] for name in VocabularyRelease._fields))
 
 
 class Layout(NamedTuple):
-    """The files of encoded rows: a folder with one folder for each split, in the order of time.
+    """The files of encoded rows: one folder per split, splits in chronological order.
 
-    Preparation counts rows from the first one of the first split on.
+    Rows are numbered from 0 over all splits.
     """
 
     folder: Path
@@ -175,18 +214,18 @@ class Layout(NamedTuple):
 
     @property
     def arrays(self) -> list[str]:
-        """The names of a split's files, in a fixed order."""
+        """The names of a split's arrays, in a fixed order."""
         return ["integers", "categoricals", *(f"label_{task}" for task in sorted(self.tasks))]
 
     def shape(self, array: str) -> tuple[int, ...]:
-        """Of one row."""
+        """Returns the shape of one row."""
         return {"integers": (self.integers,), "categoricals": (self.categoricals,)}.get(array, ())
 
     def dtype(self, array: str) -> np.dtype[Any]:
         return np.dtype("<i4" if array == "categoricals" else "<f4")
 
     def allocate(self) -> None:
-        """Makes every file with its header and its full size, for ``write`` to fill."""
+        """Creates every file with its header and full size, for ``write`` to fill."""
         for name, rows in self.splits:
             (self.folder / name).mkdir(parents=True)
             for array in self.arrays:
@@ -196,9 +235,9 @@ class Layout(NamedTuple):
                     file.truncate(file.tell() + rows * self._row_bytes(array))
 
     def write(self, array: str, first_row: int, rows: np.ndarray) -> None:
-        """Writes rows into the allocated files; ranges that do not overlap may be written at the same time.
+        """Writes rows into the allocated files. Disjoint ranges may be written concurrently.
 
-        A plain write, because on a full disk it fails, where a write through a memory map ends the process.
+        On a full disk a plain write fails with an error; a write through a memory map would kill the process.
         """
         for name, start, stop, at in self._pieces(first_row, first_row + len(rows)):
             with (self.folder / name / f"{array}.npy").open("r+b") as file:
@@ -207,7 +246,7 @@ class Layout(NamedTuple):
                 rows[at : at + stop - start].astype(self.dtype(array), copy=False).tofile(file)
 
     def read(self, array: str, first_row: int, last_row: int) -> np.ndarray:
-        """A copy of a range of rows."""
+        """Reads a range of rows."""
         rows = np.empty((last_row - first_row, *self.shape(array)), self.dtype(array))
         for name, start, stop, at in self._pieces(first_row, last_row):
             with (self.folder / name / f"{array}.npy").open("rb") as file:
@@ -218,7 +257,7 @@ class Layout(NamedTuple):
         return rows
 
     def ranges(self, size: int) -> list[tuple[str, int, int]]:
-        """Ranges of at most so many rows, none of which is in two splits: the split, the first row and the last."""
+        """Returns ranges of at most ``size`` rows within a split, as (split, first row, end)."""
         found, before = [], 0
         for name, rows in self.splits:
             found += [(name, before + i, before + min(i + size, rows)) for i in range(0, rows, size)]
@@ -229,7 +268,7 @@ class Layout(NamedTuple):
         return 4 * int(np.prod(self.shape(array)))
 
     def _pieces(self, first_row: int, last_row: int) -> Iterator[tuple[str, int, int, int]]:
-        """What of a range is in which split: its name, the rows there, and where the piece begins in the range."""
+        """Yields the pieces of a range by split: its name, start and stop in it, and the offset in the range."""
         before = 0
         for name, rows in self.splits:
             start, stop = max(first_row, before), min(last_row, before + rows)
@@ -244,7 +283,7 @@ def _skip_header(file: Any) -> None:
 
 
 def fingerprint(meaning: Any, vocabulary: Iterable[pa.Array], digests: list[str]) -> str:
-    """Equal for equal arrays with equal tokens and equal meaning, however they were made."""
+    """Returns a hash that is equal for equal arrays with equal tokens and meaning, however they were made."""
     state = hashlib.blake2b(json.dumps([meaning, digests], sort_keys=True).encode(), digest_size=16)
     for tokens in vocabulary:
         state.update(pc.binary_length(tokens).cast(pa.int64()).to_numpy().astype("<i8").tobytes())

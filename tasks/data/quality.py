@@ -1,4 +1,4 @@
-"""Whether parsed logs can be trusted: few unreadable rows, the order they claim, the same columns in every file."""
+"""Checks of parsed logs: few bad rows, the claimed order of time, plausible times, the same columns in every file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.descriptions import Dataset
-from tasks.errors import UserError
-from tasks.parts import QUARANTINE_COLUMNS, SHOWN, Part
-from tasks.statistics import DAY_SECONDS, UNITS_PER_SECOND
+from tasks.config.dataset import Dataset
+from tasks.data.parts import QUARANTINE_COLUMNS, SHOWN, Part
+from tasks.data.statistics import DAY_SECONDS, UNITS_PER_SECOND
+from tasks.logs.formats import LOG_FORMATS
+from tasks.runtime.errors import UserError
 
 _MOST_YEARS = 300
 
 
 def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
-    """How many rows were put aside, by reason; more than is tolerated are an error that shows the first of them."""
+    """Counts bad rows by reason. Raises a ``UserError`` that shows the first ones if there are more than tolerated."""
     reasons: Counter[str] = Counter()
     for part in parts:
         reasons.update(part.summary["bad"])
@@ -29,11 +30,11 @@ def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
     if bad > dataset.tolerated_bad_rows * total:
         in_order = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in in_order)
-        shown = [story for part in parts for story in part.summary["first_bad"]][:SHOWN]
+        shown = [message for part in parts for message in part.summary["first_bad"]][:SHOWN]
         files = [str(part.folder / "quarantine.csv") for part in parts if part.summary["bad"]]
         raise UserError(
-            f"{bad:,} of {total:,} rows cannot be read ({by_reason}); `tolerated_bad_rows` allows a share of "
-            f"{dataset.tolerated_bad_rows:g}. The first:\n  "
+            f"{bad:,} of {total:,} rows are bad ({by_reason}); `tolerated_bad_rows` allows a share of "
+            f"{dataset.tolerated_bad_rows:g}. The first ones:\n  "
             + "\n  ".join(shown)
             + f"\nAll of them are in {files[0]}"
             + (f" and {len(files) - 1} more such files" if len(files) > 1 else "")
@@ -42,27 +43,28 @@ def check_bad_rows(dataset: Dataset, parts: Sequence[Part]) -> Counter[str]:
 
 
 def check_time_order(parts: Sequence[Part]) -> None:
-    """Refuses logs that claim to be in the order of time and are not."""
+    """Raises a ``UserError`` at the first row that is out of order, for logs that claim ``in_time_order``."""
     latest: float | None = None
     for part in parts:
-        unit, word = part.summary["time_unit"], "row" if part.dataset.format == "parquet" else "line"
+        unit, word = part.summary["time_unit"], LOG_FORMATS[part.dataset.format].row_word
         for block in part.summary["blocks"]:
             if not block["rows"]:
                 continue
-            line, time, before = block["first_line"], block["opening_time"], latest
-            if before is None or time >= before:
-                line, time, before = block["disorder"] or (None, None, None)
-            if line is not None and before is not None:
+            disorder, opening_time = block["disorder"], block["opening_time"]
+            if latest is not None and opening_time is not None and opening_time < latest:
+                disorder = (block["first_line"], opening_time, latest)
+            if disorder is not None:
+                line, time, before = disorder
                 raise UserError(
-                    f"{part.summary['source']}, {word} {line}: the time {time_text(time, unit)} comes after "
-                    f"{time_text(before, unit)}, but `in_time_order` claims that rows are in the order of time; "
-                    "without it they are sorted"
+                    f"{part.summary['source']}, {word} {line}: the time {format_time(time, unit)} comes after "
+                    f"{format_time(before, unit)}, but `in_time_order` says that rows are in the order of time; "
+                    "leave it out to have them sorted"
                 )
             latest = block["last_time"]
 
 
 def check_time_unit(parts: Sequence[Part]) -> None:
-    """Refuses times that are centuries away: they are in another unit than is said, and days would be wrong."""
+    """Raises a ``UserError`` if times are centuries away: their unit is not the one that the description says."""
     summary, dataset = parts[0].summary, parts[0].dataset
     most = _MOST_YEARS * 365 * DAY_SECONDS * UNITS_PER_SECOND[summary["time_unit"]]
     ends = [time for part in parts for block in part.blocks() for time in (block.first_time, block.last_time)]
@@ -70,14 +72,14 @@ def check_time_unit(parts: Sequence[Part]) -> None:
     if far is not None:
         raise UserError(
             f"{summary['source']}: column {dataset.time_column!r} has {far}, more than {_MOST_YEARS} years from 1970; "
-            "if times are not seconds, say `time_format: milliseconds` or `time_format: microseconds`"
+            "if times are not in seconds, set `time_format: milliseconds` or `time_format: microseconds`"
         )
 
 
-def time_text(value: float, unit: str) -> str:
-    """A time in its unit since 1970, for a person.
+def format_time(value: float, unit: str) -> str:
+    """Formats a time, given in a unit since 1970.
 
-    >>> time_text(1_700_000_000, "s")
+    >>> format_time(1_700_000_000, "s")
     '2023-11-14T22:13:20Z'
     """
     try:
@@ -87,7 +89,7 @@ def time_text(value: float, unit: str) -> str:
 
 
 def write_quarantine(parts: Sequence[Part], path: Path) -> None:
-    """All rows that were put aside, in one file."""
+    """Writes the bad rows of all parts into one file."""
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerow(QUARANTINE_COLUMNS)
         for part in parts:
@@ -97,19 +99,21 @@ def write_quarantine(parts: Sequence[Part], path: Path) -> None:
                     shutil.copyfileobj(rows, file)
 
 
-def check_alike(parts: Sequence[Part]) -> None:
-    """Refuses parts with other columns or types than the first one's."""
+def check_same_columns(parts: Sequence[Part]) -> None:
+    """Raises a ``UserError`` if a file does not have the columns and types of the first one."""
     first = parts[0].summary
     for part in parts[1:]:
         other = part.summary
         if other["schema"] != first["schema"] or other["time_unit"] != first["time_unit"]:
-            pairs = itertools.zip_longest(first["schema"], other["schema"], fillvalue="nothing")
+            pairs = itertools.zip_longest(first["schema"], other["schema"], fillvalue=None)
             one, two = next((pair for pair in pairs if pair[0] != pair[1]), (first["time_unit"], other["time_unit"]))
             raise UserError(
-                f"{other['source']} has other columns than {first['source']}: "
-                f"{_shown(two)} where that has {_shown(one)}"
+                f"{other['source']} does not have the columns of {first['source']}: "
+                f"it has {_shown(two)} in place of {_shown(one)}"
             )
 
 
 def _shown(column: Any) -> str:
+    if column is None:
+        return "nothing"
     return repr(column) if isinstance(column, str) else f"{column[0]!r} of type {column[1]}"

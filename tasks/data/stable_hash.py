@@ -1,4 +1,4 @@
-"""A hash of tokens that stays the same: on every machine, and with every version of every library."""
+"""A hash of tokens that is the same on every machine and with every version of every library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ALL_BITS = np.uint64(2**64 - 1)
 
 
 def stable_hash(column: str, tokens: pa.Array) -> np.ndarray:
-    """64 bits for each token, from nothing but the column's name and the token's bytes in UTF-8.
+    """Returns a uint64 for each token, which depends only on the column's name and the token's UTF-8 bytes.
 
-    Written out here, so that no library's next version changes it, and for whole arrays, because a call for each
-    token would cost more than counting does. It starts from BLAKE2b of the name and the token's length, and mixes
-    in eight bytes at a time, little-endian, the last ones filled up with zeros. It spreads tokens evenly, but does
-    not resist someone who makes up tokens that collide.
+    It is implemented here, so that no library update changes it, and vectorised, because a call per token would cost
+    more than counting. It starts from BLAKE2b of the name and the token's length, and mixes in eight bytes at a time,
+    little-endian, the last ones padded with zeros. It spreads tokens evenly but is not collision-resistant against
+    an adversary.
     """
     if not len(tokens):
         return np.empty(0, np.uint64)
@@ -44,7 +44,7 @@ def stable_hash(column: str, tokens: pa.Array) -> np.ndarray:
 
 
 def combined_hash(hashes: Sequence[np.ndarray]) -> np.ndarray:
-    """One hash of several columns' hashes, row by row; their order counts."""
+    """Combines the hashes of several columns row by row. The order of the columns matters."""
     state = np.zeros(len(hashes[0]), np.uint64)
     for column in hashes:
         state = _mixed(state ^ column)
@@ -52,7 +52,7 @@ def combined_hash(hashes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
-    """One step of SplitMix64: a one-to-one map of 64 bits, in which each bit of the result depends on all of them."""
+    """One step of SplitMix64: a bijection of 64 bits in which every output bit depends on every input bit."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,8 +1,8 @@
-"""How often each token occurs in the training part, out of core.
+"""Counts tokens of the training split out of core, and selects those that get an id.
 
-Every block writes the counts of its tokens, cut by the tokens' hashes into *portions*; then each portion is added up
-over all blocks, by itself. The number of portions grows with the number of distinct tokens, so that memory holds no
-more of them than a portion has, however many there are.
+Every block writes the counts of its tokens, sharded by hash into *portions*; then each portion is summed over all
+blocks. The number of portions grows with the number of distinct tokens, so memory holds one portion at a time,
+however many tokens there are.
 """
 
 from __future__ import annotations
@@ -16,34 +16,40 @@ import dask
 import numpy as np
 import pyarrow as pa
 
-from tasks.home import whole_file
-from tasks.parallel import Phase
-from tasks.parsed_blocks import ParsedBlock
-from tasks.stable_hash import stable_hash
-from tasks.vocabulary import Selection
+from tasks.data.parsed_blocks import ParsedBlock
+from tasks.data.stable_hash import stable_hash
+from tasks.data.vocabulary import TokenSelection
+from tasks.runtime.home import whole_file
+from tasks.runtime.parallel import Phase
 
 _SCHEMA = pa.schema({"token": pa.string(), "count": pa.int64()})
 
 
 class _Portion(NamedTuple):
-    """One of the equal cuts of a column's tokens, and its place among the batches of a block's file."""
+    """A shard of a column's tokens, and its position among the batches of a block's file."""
 
     column: int
     batch: int
 
 
-def chosen_tokens(
+def select_tokens(
     blocks: Sequence[ParsedBlock],
     training_rows: Sequence[int],
-    selection: Selection,
+    selection: TokenSelection,
     *,
     phase: Phase,
     scratch: Path,
     portion_size: int = 500_000,
 ) -> list[pa.Table]:
-    """For each categorical column the tokens that the selection chooses, by the first rows of each block.
+    """Returns for each categorical column the selected tokens with their counts.
 
-    A portion has about ``portion_size`` tokens, counted once for each block that they are in.
+    Args:
+        blocks: The parsed blocks.
+        training_rows: For each block, how many of its first rows belong to the training split.
+        selection: Selects tokens by their counts.
+        phase: Runs the Dask tasks.
+        scratch: A folder for temporary files.
+        portion_size: About how many tokens a portion has, counted once for each block that has them.
     """
     distinct = np.sum([block.distinct for block in blocks], axis=0)
     cuts = [int(count) for count in np.maximum(1, -(-distinct // portion_size))]
@@ -65,7 +71,7 @@ def chosen_tokens(
 
 
 def _groups(distinct: np.ndarray, cuts: Sequence[int], portion_size: int) -> list[list[_Portion]]:
-    """Portions that are worked on together: as many small ones as make up a large one."""
+    """Groups small portions into tasks of about ``portion_size`` tokens."""
     groups: list[list[_Portion]] = []
     size = portion_size
     batch = itertools.count()
@@ -81,7 +87,7 @@ def _groups(distinct: np.ndarray, cuts: Sequence[int], portion_size: int) -> lis
 
 
 def _write_counts(block: ParsedBlock, rows: int, cuts: Sequence[int], file: Path) -> None:
-    """Writes the counts of a block's tokens in its first rows, a batch for each portion of each column."""
+    """Counts the tokens in the first rows of a block; writes a batch for each portion of each column."""
     with whole_file(file) as path, pa.ipc.new_file(str(path), _SCHEMA) as writer:
         names = block.dataset.categorical_columns
         for name, (indices, dictionary), count in zip(names, block.tokens(), cuts, strict=True):
@@ -97,8 +103,8 @@ def _write_counts(block: ParsedBlock, rows: int, cuts: Sequence[int], file: Path
                 writer.write_batch(batch.slice(start, stop - start))
 
 
-def _add_up(files: Sequence[Path], batches: Sequence[int], selection: Selection) -> list[pa.Table]:
-    """For each of some portions the chosen tokens, by their counts in all blocks."""
+def _add_up(files: Sequence[Path], batches: Sequence[int], selection: TokenSelection) -> list[pa.Table]:
+    """Sums portions over all blocks; returns the selected tokens of each."""
     return [selection.select(_sum(files, batch)) for batch in batches]
 
 

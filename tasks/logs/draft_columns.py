@@ -1,4 +1,4 @@
-"""What a sample of a log shows of each column: its type, what is missing, whether it can be a time or a label."""
+"""The columns of a sample: their types, missing values, and whether they can be a time or a label."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.log_samples import DATE, NUMBER, Sample, is_absent, shown
-from tasks.text_values import iso_times
+from tasks.logs.draft_sample import DATE, NUMBER, Sample, is_absent, shown
+from tasks.logs.text_values import iso_times
 
 _INTEGER = r"^[-+]?\d+$"
 ABSENT_NUMBERS = (-1, -9, -99, -999, -9999)
 _FIRST_SECOND, _LAST_SECOND = 631_152_000, 2_208_988_800  # of 1990 and 2039
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
-# In fewer rows, that a value is always the same or never repeats says nothing.
+# With fewer rows, a constant or unique column may be chance.
 ENOUGH_ROWS = 50
 
-# What a word in a column's name says. Those of labels are in order, the best first.
+# Words in column names and what they indicate. Words for labels are ordered, the best first.
 WORDS = {
     says: words.split()
     for says, words in {
@@ -44,7 +44,17 @@ WORDS = {
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What a sample shows of a column. ``numbers`` are NaN, and ``present`` is false, where a value is missing."""
+    """A column of a sample.
+
+    Attributes:
+        type: integer, number, text, boolean, time or other.
+        stored: "text", or the kind of its Parquet type.
+        stand_ins: Placeholders for missing values, with the share of rows that have them.
+        odd_share: The share of rows with text in a column of numbers.
+        is_hash_like: Whether its integers look like hashes and not like amounts.
+        numbers: The value of each row as a number; NaN if it is missing or not a number.
+        present: Whether each row has a value.
+    """
 
     name: str
     type: str
@@ -60,7 +70,7 @@ class Column:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of the name, without numbers: ``isClick2`` is is, click."""
+        """The words of the name without digits: ``isClick2`` gives is, click."""
         return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", self.name)]
 
     @property
@@ -93,7 +103,7 @@ class Column:
 
     @property
     def is_category(self) -> bool:
-        """Whether its numbers are no amounts, but names of something."""
+        """Whether its numbers identify something instead of measuring it."""
         return self.is_hash_like or self.last_word in WORDS["category"]
 
     @property
@@ -102,13 +112,13 @@ class Column:
 
     @property
     def is_after_the_fact(self) -> bool:
-        """Whether its name says that it comes from what the labels predict."""
+        """Whether its name says that it is known only after the outcome that labels predict."""
         is_about = self.says("outcome") and self.says("of an outcome")
         return (is_about or self.says("afterwards")) and not self.says("history")
 
     @cached_property
     def time_format(self) -> str | None:
-        """How its values would be read as times, unless they have a type of their own or count from an unknown day."""
+        """The ``time_format`` that its values need; None for typed times and for numbers outside 1990 to 2039."""
         if self.type == "time":
             return "iso8601" if self.stored in ("text", "string") else None
         if self.type != "integer" or not len(self.known):
@@ -118,16 +128,16 @@ class Column:
 
     @cached_property
     def time_score(self) -> float | None:
-        """How much it looks like the time of the row; None if it cannot be."""
+        """How much it looks like the time of a row; None if it cannot be one."""
         is_named, in_order = self.says("time") and not self.says("no time"), self.non_decreasing_share == 1
         is_exact, is_whole = is_named and len(self.words) == 1, bool(self.present.all())
         if (self.is_after_the_fact and not is_whole) or not len(self.known):
             return None
-        if self.type == "time" and self.stored != "string":  # a Parquet file's times are no texts
+        if self.type == "time" and self.stored != "string":  # strings in Parquet are not read as times
             score = 3.0
         elif self.type == "integer" and self.time_format and self.distinct > 1 and (is_named or in_order):
             score = 2.0
-        # Hours and days come again, which the sample may be too short to show.
+        # Hours and days of the month recur, though a short sample may not show it.
         elif (
             self.type == "integer" and is_named and self.known.max() > 31 and (in_order or self.words == ["timestamp"])
         ):
@@ -138,7 +148,7 @@ class Column:
         return score - 2 * (not is_whole) - 4 * self.is_after_the_fact
 
     def follows(self, label: Column) -> bool:
-        """Whether it has something to say only where the label is above 0, in too many rows for chance."""
+        """Whether it has non-zero values only in rows with a positive label, in too many rows for chance."""
         active, positive = self.present & ~(self.numbers == 0), label.numbers > 0
         if not active.any() or not positive[active].all():
             return False
@@ -146,7 +156,7 @@ class Column:
 
 
 def columns_of(sample: Sample) -> tuple[Column, ...]:
-    """What the sample shows of each of its columns, in their order."""
+    """Returns the columns of a sample in their order."""
     return tuple(
         Column(name, "other", stored) if values is None else _look(name, stored, values)
         for name, stored, values in zip(sample.names, sample.stored, sample.values, strict=True)
@@ -154,7 +164,7 @@ def columns_of(sample: Sample) -> tuple[Column, ...]:
 
 
 def _look(name: str, stored: str, values: pa.Array) -> Column:
-    """Judges a column by its distinct values, in the order in which they come."""
+    """Analyses a column by its distinct values, in order of first occurrence."""
     coded = values.dictionary_encode()
     indices = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
     texts = coded.dictionary.cast(pa.string())
@@ -173,7 +183,7 @@ def _look(name: str, stored: str, values: pa.Array) -> Column:
     regular = ~absent & ~blank
     numbers[~regular] = np.nan
     known = np.abs(numbers[np.isfinite(numbers)])
-    # A hash has few small values, where amounts have many, and is seldom a round number.
+    # Amounts are mostly small and often round. Hashes are neither.
     is_hash_like = type_ == "integer" and len(known) > 1 and known.max() >= 1e6
     is_hash_like = is_hash_like and bool(np.median(known) >= 0.2 * known.max() and (known % 10 == 0).mean() < 0.5)
     return Column(
@@ -192,7 +202,7 @@ def _look(name: str, stored: str, values: pa.Array) -> Column:
 
 
 def _typed(stored: str, values: pa.Array, regular: np.ndarray, shares: np.ndarray) -> tuple[str, np.ndarray]:
-    """The type of a column's distinct values, and their numbers, NaN where they have none."""
+    """Returns the type of a column's distinct values, and each value as a number (NaN if it is not one)."""
     if stored not in ("text", "string"):
         whole = {"time": pa.int64(), "boolean": pa.int8()}.get(stored, values.type)
         return stored, np.array(values.cast(whole).cast(pa.float64(), safe=False))

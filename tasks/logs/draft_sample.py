@@ -1,6 +1,6 @@
-"""The first rows of a log, whatever its format: what stands in the file, and what is wrong with it.
+"""The first rows of a log, with its format detected and its faults listed.
 
-Of a text at most 32 MB are read, of a Parquet file the first rows, however large the file is.
+At most 32 MB of text are read, or the first rows of a Parquet file, however large the file is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tasks.errors import UserError
-from tasks.raw_files import RawFile
+from tasks.logs.files import RawFile
+from tasks.runtime.errors import UserError
 
 _MOST_BYTES, _PIECE, _LONGEST_LINE = 32 << 20, 1 << 16, 1 << 20
 _LINES_TO_SNIFF = 1000
@@ -30,7 +30,14 @@ _NAME = re.compile(r"[^\W\d][\w .:-]{0,63}")
 
 @dataclass(frozen=True)
 class Sample:
-    """The first rows of a file. ``stored`` is text, or a Parquet column's kind; one of no use has no ``values``."""
+    """The first rows of a file.
+
+    Attributes:
+        stored: For each column "text", or the kind of its Parquet type.
+        values: For each column its values, or None if its type cannot be used.
+        is_whole: Whether the sample has all rows of the file.
+        problems: What is wrong with the file.
+    """
 
     format: str
     delimiter: str | None
@@ -44,12 +51,14 @@ class Sample:
 
 
 def read_sample(file: RawFile, rows: int) -> Sample:
+    """Reads the first rows of a file. Raises a ``UserError`` if it is neither text nor Parquet."""
     with file.path.open("rb") as opened:
         is_parquet = opened.read(4) == b"PAR1"
     return _read_parquet(file.path, rows) if is_parquet else _read_text(file, rows)
 
 
 def count_rows(files: Sequence[RawFile]) -> int | None:
+    """Returns the number of rows of Parquet files by their metadata, or None if one cannot be read."""
     try:
         return sum(pa.parquet.read_metadata(file.path).num_rows for file in files)
     except (OSError, ValueError, pa.ArrowException):
@@ -57,19 +66,19 @@ def count_rows(files: Sequence[RawFile]) -> int | None:
 
 
 def differences(path: Path, first: Sample, last: Sample) -> Iterator[str]:
-    """How the columns of the last file differ from those of the first."""
+    """Yields how the last file differs from the first, if it does."""
     lacks = [shown(name) for name in first.names if name not in last.names]
     adds = [shown(name) for name in last.names if name not in first.names]
     types = [shown(name) for name, a, b in zip(first.names, first.stored, last.stored, strict=False) if a != b]
     if (first.format, first.delimiter, first.header) != (last.format, last.delimiter, last.header):
-        yield f"{path} has not the format of the first file"
+        yield f"{path} does not have the format of the first file"
     elif lacks or adds:
-        told = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
-        yield f"{path} has not the columns of the first file: it {' and '.join(told)}"
+        changes = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
+        yield f"{path} does not have the columns of the first file: it {' and '.join(changes)}"
     elif first.names != last.names:
         yield f"{path} has the columns of the first file in another order"
     elif types:
-        yield f"{path} has other types than the first file in {', '.join(types)}"
+        yield f"{path} does not have the types of the first file in {', '.join(types)}"
 
 
 def _read_parquet(path: Path, rows: int) -> Sample:
@@ -86,15 +95,15 @@ def _read_parquet(path: Path, rows: int) -> Sample:
         table = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names])).slice(0, rows)
         values = tuple(_plain(table[f.name].combine_chunks()) if f.name in names else None for f in schema)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"the raw logs {path} are not a whole Parquet file: {error}") from None
+        raise UserError(f"the raw log {path} is not a complete Parquet file: {error}") from None
     if not len(table):
-        raise UserError(f"the raw logs {path} are a Parquet file without rows that can be used")
+        raise UserError(f"the raw log {path} is a Parquet file without usable rows")
     stored = tuple(_kind(f.type) or str(f.type) for f in schema)
     return Sample("parquet", None, False, tuple(schema.names), stored, values, len(table), len(table) == total)
 
 
 def _kind(type_: pa.DataType) -> str:
-    """What a Parquet column of this type can be used as; nothing if not at all."""
+    """Returns the kind of a Parquet type, or "" if the type cannot be used."""
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     kinds = {
@@ -108,7 +117,7 @@ def _kind(type_: pa.DataType) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """The values in a type whose distinct values Arrow can list and write."""
+    """Casts values to a type that Arrow can dictionary-encode and format."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     kind = _kind(values.type)
@@ -124,15 +133,15 @@ def _read_text(file: RawFile, rows: int) -> Sample:
     lines, is_whole, problems = _lines(file, rows)
     texts = [line for line in lines if line]
     if not any(line.strip() for line in texts):
-        raise UserError(f"the raw logs {file.path} have only blank lines")
+        raise UserError(f"the raw log {file.path} has only blank lines")
     if re.fullmatch(r"\s*[{\[].*[}\]],?\s*", texts[0]) and '"' in texts[0]:
-        raise UserError(f"the raw logs {file.path} look like JSON: make a Parquet file, csv or tsv of them first")
+        raise UserError(f"the raw log {file.path} looks like JSON: convert it to Parquet, csv or tsv first")
     delimiter, width, quotes = _sniff(texts[:_LINES_TO_SNIFF])
     widths = [None if line is None else _fields(line, delimiter, quotes) for line in lines]
     ragged = [number for number, found in enumerate(widths, start=1) if found not in (width, None)]
     if ragged:
         share = percent(len(ragged) / len(lines))
-        problems.append(f"{share} of the lines have not {width} fields; the first of them is line {ragged[0]}")
+        problems.append(f"{share} of the lines do not have {width} fields; the first is line {ragged[0]}")
     names = [f"column_{n}" for n in range(1, width + 1)]
     data = "\n".join(line for line, found in zip(lines, widths, strict=True) if line and found == width).encode()
     try:
@@ -147,7 +156,7 @@ def _read_text(file: RawFile, rows: int) -> Sample:
             ),
         )
     except pa.ArrowException as error:
-        raise UserError(f"the raw logs {file.path} cannot be read as text: {error}") from None
+        raise UserError(f"the raw log {file.path} cannot be read as text: {error}") from None
     values = [column.combine_chunks() for column in table.columns]
     header = bool(len(table)) and widths[0] == width and _has_header(values)
     if header:
@@ -156,13 +165,13 @@ def _read_text(file: RawFile, rows: int) -> Sample:
         problems += [f"the header has more than one column {shown(n)}" for n, k in Counter(names).items() if k > 1]
     values = [column.slice(0, rows) for column in values]
     if not len(values[0]):
-        raise UserError(f"the raw logs {file.path} have no rows{' after their header' if header else ''}")
+        raise UserError(f"the raw log {file.path} has no rows{' after its header' if header else ''}")
     read = (tuple(names), ("text",) * width, tuple(values), len(values[0]))
     return Sample("csv" if quotes else "tsv", delimiter, header, *read, is_whole, tuple(problems))
 
 
 def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]:
-    """The first lines of a text, None for what is not text; whether these are all; and what was wrong."""
+    """Returns the first lines (None if a line is not text), whether they are the whole file, and the problems."""
     data, ends, is_whole, problems = bytearray(), 0, False, []
     try:
         with pa.input_stream(str(file.path), compression=file.compression) as stream:
@@ -171,10 +180,10 @@ def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]
                 ends, is_whole = ends + piece.count(b"\n"), not piece
     except (OSError, pa.ArrowException) as error:
         if not data:
-            raise UserError(f"the raw logs {file.path} are not a whole {file.compression} file: {error}") from None
+            raise UserError(f"the raw log {file.path} is not a complete {file.compression} file: {error}") from None
         problems.append(f"the {file.compression} file is broken after {len(data):,} bytes of text: {error}")
     if data.startswith((b"PAR1", b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4096]:
-        raise UserError(f"the raw logs {file.path} are neither a Parquet file nor text in UTF-8")
+        raise UserError(f"the raw log {file.path} is neither a Parquet file nor UTF-8 text")
     if not is_whole and b"\n" in data:
         del data[data.rindex(b"\n") :]
     parts = bytes(data).removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
@@ -195,7 +204,7 @@ def _lines(file: RawFile, rows: int) -> tuple[list[str | None], bool, list[str]]
 
 
 def _decoded(line: bytes) -> str:
-    """The text of a line; a ``ValueError`` says why there is none."""
+    """Decodes a line; raises a ``ValueError`` that says why it cannot."""
     if len(line) > _LONGEST_LINE:
         raise ValueError(f"longer than {_LONGEST_LINE >> 20} MB")
     if b"\0" in line or b"\r" in line:
@@ -207,7 +216,7 @@ def _decoded(line: bytes) -> str:
 
 
 def _fields(line: str, delimiter: str, quotes: bool) -> int:
-    """How many fields a line has; 0 if it is blank or its quotes do not match."""
+    """Counts the fields of a line: 0 if it is blank or its quotes do not match."""
     if not quotes or '"' not in line:
         return line.count(delimiter) + 1 if line else 0
     try:
@@ -217,12 +226,12 @@ def _fields(line: str, delimiter: str, quotes: bool) -> int:
 
 
 def _sniff(lines: Sequence[str]) -> tuple[str, int, bool]:
-    """The delimiter that gives most lines the same number of fields, that number, and whether there are quotes."""
+    """Returns the delimiter that most lines agree on, their number of fields, and whether fields may be quoted."""
     found = [((0.5, False, 1), ",")]
     for delimiter in "\t|;,":
         fields = [_fields(line, delimiter, delimiter != "\t") for line in lines]
         width, hits = max(((n, k) for n, k in Counter(fields).items() if n > 1), key=lambda c: c[1], default=(1, 0))
-        # A decimal comma may be in every row, but it is not in the header.
+        # A decimal comma may be in every row but is not in the header.
         found.append(((round(hits / len(lines), 1), fields[0] == width, width), delimiter))
     (_, _, width), delimiter = max(found, key=lambda f: f[0])
     quoted = sum(line.startswith('"') or f'{delimiter}"' in line for line in lines)
@@ -230,7 +239,7 @@ def _sniff(lines: Sequence[str]) -> tuple[str, int, bool]:
 
 
 def _has_header(columns: Sequence[pa.Array]) -> bool:
-    """Whether the first line names the columns: words where numbers follow, or words that never come again."""
+    """Whether the first line names the columns: words above numbers, or words that never occur again."""
     first = [column[0].as_py() or "" for column in columns]
     if any(re.match(f"{NUMBER}|{DATE}", text) or text.lower() in ABSENT_WORDS for text in first):
         return False
@@ -239,8 +248,8 @@ def _has_header(columns: Sequence[pa.Array]) -> bool:
     is_typed = [len(c) and pc.all(pc.match_substring_regex(c, f"{NUMBER}|{DATE}")).as_py() for c in rest]
     if any(name and typed for name, typed in zip(first, is_typed, strict=True)):
         return True
-    comes_again = any(pc.any(pc.equal(column, name)).as_py() for name, column in zip(first, rest, strict=True))
-    return len(set(first)) == len(first) and all(map(_NAME.fullmatch, first)) and not comes_again
+    occurs_again = any(pc.any(pc.equal(column, name)).as_py() for name, column in zip(first, rest, strict=True))
+    return len(set(first)) == len(first) and all(map(_NAME.fullmatch, first)) and not occurs_again
 
 
 def is_absent(texts: pa.Array) -> pa.Array:
@@ -248,13 +257,14 @@ def is_absent(texts: pa.Array) -> pa.Array:
 
 
 def shown(text: str) -> str:
-    """The text on one line, cut, and without what a terminal would act on."""
+    """Shortens a text to 40 printable characters, safe for a terminal."""
     text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text[:41])
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def percent(share: float) -> str:
-    """
+    """Formats a share as a percentage.
+
     >>> percent(0.25), percent(0.00001)
     ('25 %', 'under 0.1 %')
     """

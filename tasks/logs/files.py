@@ -1,7 +1,7 @@
-"""The files of a log: a file, a folder, a pattern or a list of these, in the order of their names.
+"""Finds the files of a log, given as a file, a folder, a pattern or a list of these.
 
-Names are in the order that a person would put them in: ``day_2`` comes before ``day_10``. Pieces of a path that read
-``name=value``, as in ``day=2023-10-01/part-0.parquet``, can be columns with one value for the whole file.
+Files are in the natural order of their names: ``day_2`` comes before ``day_10``. Folders named ``name=value``, as in
+``day=2023-10-01/part-0.parquet``, can be used as columns with one value per file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.errors import UserError
+from tasks.runtime.errors import UserError
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
@@ -29,7 +29,7 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file that is there and has something in it. Two that are equal have the same content, as far as one can see."""
+    """A readable, non-empty file. Equal path, size and modification time are taken to mean equal content."""
 
     path: Path
     size: int
@@ -37,64 +37,65 @@ class RawFile:
     compression: str | None
 
     @property
-    def from_path(self) -> dict[str, str]:
-        """The columns that its path has, with their values.
+    def path_values(self) -> dict[str, str]:
+        """The columns in its path, with their values.
 
-        >>> RawFile(Path("logs/day=2023-10-01/0.csv"), 1, 0, None).from_path
+        >>> RawFile(Path("logs/day=2023-10-01/0.csv"), 1, 0, None).path_values
         {'day': '2023-10-01'}
         """
         pieces = (piece.partition("=") for piece in self.path.parts[:-1])
         return {name: value for name, equals, value in pieces if name.isidentifier() and equals}
 
     def check_path_columns(self, names: Sequence[str]) -> None:
+        """Raises a ``UserError`` if the path lacks one of the columns."""
         for name in names:
-            if name not in self.from_path:
-                raise UserError(f"the path {self.path} has no folder {name}=…, but {name!r} is in `path_columns`")
+            if name not in self.path_values:
+                raise UserError(f"{name!r} is in `path_columns`, but the path {self.path} has no folder {name}=…")
 
     def is_unchanged(self) -> bool:
         try:
-            return look_at(self.path) == self
+            return inspect_file(self.path) == self
         except UserError:
             return False
 
     def decompress(self, copy: Path) -> None:
-        """Writes what a compressed file holds into another."""
+        """Writes the decompressed content to ``copy``."""
         try:
             with pa.input_stream(str(self.path), compression=self.compression) as packed, copy.open("wb") as file:
                 while piece := packed.read(_PIECE):
                     file.write(piece)
         except pa.ArrowException as error:
-            raise UserError(f"{self.path} is not a whole {self.compression} file: {error}") from None
+            raise UserError(f"{self.path} is not a complete {self.compression} file: {error}") from None
         except OSError as error:
-            if error.errno is not None:  # one of this machine, and not of the file
+            if error.errno is not None:  # an error of the machine, not of the file
                 raise
-            raise UserError(f"{self.path} is not a whole {self.compression} file: {error}") from None
+            raise UserError(f"{self.path} is not a complete {self.compression} file: {error}") from None
 
 
 def find_files(raw: Sequence[str | Path]) -> list[RawFile]:
-    """Every file that is meant, once."""
+    """Returns every file of a log once, in order. Raises a ``UserError`` if one is missing or cannot be read."""
     found = dict.fromkeys(path for item in raw for path in _matching(str(item)))
-    return [look_at(path) for path in found]
+    return [inspect_file(path) for path in found]
 
 
-def look_at(path: Path) -> RawFile:
-    """Raises a ``UserError`` unless the path is a readable file with something in it."""
+def inspect_file(path: Path) -> RawFile:
+    """Returns the file at a path. Raises a ``UserError`` unless it is a readable, non-empty file."""
     try:
         if not path.exists():
-            raise UserError(f"the raw logs {path} do not exist")
+            raise UserError(f"the raw log {path.absolute()} does not exist")
         if not path.is_file():
-            raise UserError(f"the raw logs {path} are not a regular file")
+            raise UserError(f"the raw log {path} is not a regular file")
         status = path.stat()
         with path.open("rb") as file:
             first = file.read(8)
     except OSError as error:
-        raise UserError(f"cannot read the raw logs {path}: {error.strerror}") from None
+        raise UserError(f"cannot read the raw log {path}: {error.strerror}") from None
     if not first:
-        raise UserError(f"the raw logs {path} are empty")
+        raise UserError(f"the raw log {path} is empty")
     compression = next((name for magic, name in _COMPRESSED.items() if first.startswith(magic)), None)
     if compression not in (None, *_READABLE):
         raise UserError(
-            f"the raw logs {path} are compressed with {compression}: decompress the file first "
+            f"the raw log {path} is compressed with {compression}: decompress it first "
             f"({' and '.join(_READABLE)} can be read as they are)"
         )
     return RawFile(path.resolve(), status.st_size, status.st_mtime_ns, compression)
@@ -103,18 +104,18 @@ def look_at(path: Path) -> RawFile:
 def _matching(item: str) -> Iterator[Path]:
     path = Path(item).expanduser()
     if path.is_dir():
-        # Spark and others put files of their own beside the data, with such names.
+        # Spark and others put hidden files of their own beside the data.
         inside = (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
         files = sorted(inside, key=_natural)
         if not files:
-            raise UserError(f"the raw logs {path} are a folder without files")
+            raise UserError(f"the raw log {path} is a folder without files")
         yield from files
     elif path.exists() or not glob.has_magic(item):
         yield path
     else:
         files = sorted((Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()), key=_natural)
         if not files:
-            raise UserError(f"the raw logs {item} do not exist: no file matches the pattern")
+            raise UserError(f"the raw log {path.absolute()} does not exist: no file matches the pattern")
         yield from files
 
 
@@ -123,7 +124,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _natural(path: Path) -> tuple[tuple[int, int | str], ...]:
-    """Numbers in names are compared as numbers.
+    """Returns a sort key that compares numbers in names as numbers.
 
     >>> sorted([Path("day_10"), Path("day_9")], key=_natural)[0].name
     'day_9'

@@ -1,4 +1,8 @@
-"""Parquet files in pieces of whole row groups. Numbers may have any numeric type, tokens string or integer type."""
+"""Reads Parquet files in blocks of whole row groups.
+
+Numbers may have any numeric type; tokens may be strings, integers or booleans; times may be timestamps, dates or
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from tasks.descriptions import Dataset
-from tasks.errors import UserError
-from tasks.raw_files import RawFile
-from tasks.raw_rows import Block, Rows, as_number, finite
-from tasks.sections import did_you_mean
-from tasks.text_values import iso_times
-from tasks.token_dictionaries import TOKENS
+from tasks.config.dataset import Dataset
+from tasks.config.sections import did_you_mean
+from tasks.logs.files import RawFile
+from tasks.logs.rows import Block, Rows, as_number, finite
+from tasks.logs.text_values import iso_times
+from tasks.logs.token_dictionaries import TOKENS
+from tasks.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class ParquetLogs:
-    """A Parquet file whose columns have types that fit; ``types`` are those of the columns that are used."""
+class ParquetReader:
+    """An opened Parquet file. ``types`` has the used columns with their Arrow types."""
 
     file: RawFile
     dataset: Dataset
@@ -32,8 +36,8 @@ class ParquetLogs:
     time_unit: str
 
     @classmethod
-    def open(cls, file: RawFile, dataset: Dataset) -> ParquetLogs:
-        """Checks that the file is whole and has the columns, with types that fit."""
+    def open(cls, file: RawFile, dataset: Dataset) -> ParquetReader:
+        """Opens a file. Raises a ``UserError`` if it is incomplete, lacks a column, or a column has the wrong type."""
         file.check_path_columns(dataset.path_columns)
         schema = _parquet(file.path).schema_arrow
         kinds: dict[str, tuple[list[str], Callable[[pa.DataType], bool]]] = {
@@ -53,13 +57,13 @@ class ParquetLogs:
                     raise UserError(f"{file.path}: column {name!r} has type {kind}; it must be {wanted}")
                 types.append((name, str(kind)))
         units = {
-            name: _path_unit(file.from_path[name], dataset.time_unit)
+            name: _path_unit(file.path_values[name], dataset.time_unit)
             if name in dataset.path_columns
             else _time_unit(schema.field(name).type, dataset.time_unit)
             for name in dataset.time_columns
         }
         if len(set(units.values())) > 1:
-            raise UserError(f"{file.path}: the times in {', '.join(units)} are of different types or units")
+            raise UserError(f"{file.path}: the times in {', '.join(units)} have different types or units")
         typed = [name for name, _ in types if name in units and _is_temporal(schema.field(name).type)]
         if typed and dataset.time_format is not None:
             raise UserError(
@@ -71,19 +75,17 @@ class ParquetLogs:
 
     @property
     def schema(self) -> tuple[tuple[str, str], ...]:
-        """What must be the same in all files of a log."""
         return self.types
 
-    row_word = "row"
     header_lines = 0
 
     def blocks(self, block_bytes: int) -> list[Block]:
-        """Neighbouring row groups until they take so many bytes in memory; a larger one is a block by itself."""
+        """Groups consecutive row groups into blocks of about ``block_bytes``, or of one larger row group."""
         metadata = _parquet(self.file.path).metadata
         blocks: list[Block] = []
         start = size = 0
         for group in range(metadata.num_row_groups):
-            # Eight bytes a value: what is stored may be packed far more tightly.
+            # At least eight bytes a value in memory; on disk they may be far smaller.
             more = max(
                 metadata.row_group(group).total_byte_size,
                 8 * len(self.dataset.used_columns) * metadata.row_group(group).num_rows,
@@ -108,7 +110,7 @@ class ParquetLogs:
                 if name in in_file:
                     columns[name] = self._typed(name, table[name].combine_chunks())
                 else:
-                    columns[name] = self._from_path(name, len(table))
+                    columns[name] = self._path_column(name, len(table))
         except (OSError, pa.ArrowException) as error:
             raise UserError(
                 f"cannot read row groups {block.start} to {block.stop - 1} of {self.file.path}: {error}"
@@ -121,11 +123,11 @@ class ParquetLogs:
             return _as_tokens(column)
         return _as_time(column) if name in self.dataset.time_columns else _as_float64(column)
 
-    def _from_path(self, name: str, rows: int) -> pa.Array:
-        text = pa.repeat(self.file.from_path[name], rows)
+    def _path_column(self, name: str, rows: int) -> pa.Array:
+        text = pa.repeat(self.file.path_values[name], rows)
         if name in self.dataset.token_columns:
             return text.dictionary_encode().cast(TOKENS)
-        if name in self.dataset.time_columns and as_number(self.file.from_path[name]) is None:
+        if name in self.dataset.time_columns and as_number(self.file.path_values[name]) is None:
             times, bad = iso_times(text, ())
             if bad.any():
                 raise UserError(f"{self.file.path}: {name}={text[0]} in the path is not a time")
@@ -137,7 +139,7 @@ def _parquet(path: Path, dictionaries: list[str] | None = None) -> pa.parquet.Pa
     try:
         return pa.parquet.ParquetFile(path, read_dictionary=dictionaries)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"the raw logs {path} are not a whole Parquet file: {error}") from None
+        raise UserError(f"the raw log {path} is not a complete Parquet file: {error}") from None
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -163,7 +165,7 @@ def _is_token(kind: pa.DataType) -> bool:
 
 
 def _time_unit(kind: pa.DataType, of_numbers: str) -> tuple[str, str]:
-    """The unit of a column's times, and whether they are whole numbers of it."""
+    """Returns the unit of a column's times, and the type they are read as."""
     if _is_temporal(kind):
         return (kind.unit if pa.types.is_timestamp(kind) else "s"), "int64"
     return of_numbers, "int64" if pa.types.is_integer(kind) else "float64"
@@ -193,11 +195,11 @@ def _as_time(column: pa.Array) -> pa.Array:
 
 
 def _as_tokens(column: pa.Array) -> pa.DictionaryArray:
-    """Strings in a dictionary, "" for null. The dictionary may hold a token twice."""
+    """Dictionary-encodes a column as strings, "" for null. A token may be in the dictionary twice."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     tokens = column.dictionary.cast(pa.string()).fill_null("")
-    tokens.validate(full=True)  # that they are UTF-8, which nothing else looks at
+    tokens.validate(full=True)  # nothing else checks that they are UTF-8
     indices = column.indices.cast(pa.int32())
     if indices.null_count:
         indices = indices.fill_null(len(tokens))

@@ -1,6 +1,6 @@
-"""What reading a piece of a raw file gives: typed columns of the rows that can be read, and the others.
+"""The rows of a block: typed columns of the readable ones, and the bad ones with their reasons.
 
-Every format gives the same kinds of columns: numbers are float64 with null for a missing value, tokens are
+Every reader returns the same column types: numbers are float64 with null for a missing value, tokens are
 dictionary-encoded strings with "" for a missing value, and times are int64 or float64.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.descriptions import Dataset, Label
+from tasks.config.dataset import Dataset, Label
 
 
 class Block(NamedTuple):
-    """A piece of a raw file: the bytes ``start`` to ``stop`` of a text, or such row groups of a Parquet file."""
+    """A piece of a raw file, from ``start`` to ``stop`` in the reader's own unit: bytes of text, or row groups."""
 
     number: int
     start: int
@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that is put aside: where it is in its block, from 0, why, and how it reads."""
+    """A row for the quarantine: its place in the block from 0, the reason, a message, and the row itself as text."""
 
     place: int
     reason: str
@@ -38,7 +38,14 @@ class BadRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """The readable rows of a block. ``places`` are theirs in the block, from 0; ``total`` is with the bad ones."""
+    """The rows of a block.
+
+    Attributes:
+        table: The used columns of the readable rows.
+        places: The place of each readable row in the block, from 0.
+        total: The number of rows with the bad ones.
+        text_at: Returns the row at a place of the block as text.
+    """
 
     table: pa.Table
     places: np.ndarray
@@ -47,7 +54,7 @@ class Rows:
     text_at: Callable[[int], str]
 
     def without(self, reason: str, wrong: np.ndarray, problem: Callable[[int], str]) -> Rows:
-        """Puts aside the rows that a mask says are wrong; ``problem`` tells what is, for a row of the table."""
+        """Moves the masked rows to ``bad``; ``problem`` returns the message for a row of the table."""
         if not wrong.any():
             return self
         found = [
@@ -58,14 +65,14 @@ class Rows:
         return kept.only(~wrong)
 
     def only(self, chosen: np.ndarray) -> Rows:
-        """The rows of a mask; the others are not wrong, but not wanted."""
+        """Returns the masked rows. The others are dropped, not bad."""
         if chosen.all():
             return self
         return replace(self, table=self.table.filter(pa.array(chosen)), places=self.places[chosen])
 
 
 def finite(rows: Rows, dataset: Dataset) -> Rows:
-    """Rows whose numbers and times are finite or missing."""
+    """Moves rows with an infinite number or time to ``bad``."""
     for name in [*dataset.number_columns, *dataset.time_columns]:
         column = rows.table[name].combine_chunks()
         if pa.types.is_floating(column.type):
@@ -76,7 +83,7 @@ def finite(rows: Rows, dataset: Dataset) -> Rows:
 
 
 def timed(rows: Rows, dataset: Dataset) -> Rows:
-    """Rows with a time, if they should have one. What stands for a missing value is null."""
+    """Replaces placeholders for missing values, and moves rows without a time to ``bad`` if they need one."""
     rows = replace(rows, table=_with_missing(rows.table, dataset))
     if dataset.time_column:
         absent = rows.table[dataset.time_column].combine_chunks().is_null().to_numpy(zero_copy_only=False)
@@ -85,7 +92,7 @@ def timed(rows: Rows, dataset: Dataset) -> Rows:
 
 
 def wanted(rows: Rows, dataset: Dataset) -> Rows:
-    """The rows that ``keep_rows`` asks for."""
+    """Returns the rows that ``keep_rows`` selects."""
     for name, values in dataset.keep_rows.items():
         column = rows.table[name].combine_chunks()
         if pa.types.is_dictionary(column.type):
@@ -98,7 +105,7 @@ def wanted(rows: Rows, dataset: Dataset) -> Rows:
 
 
 def labelled(rows: Rows, dataset: Dataset) -> Rows:
-    """Rows whose labels are all allowed."""
+    """Moves rows with an invalid label to ``bad``."""
     for task, label in dataset.labels.items():
         if label.column is None:
             continue
@@ -109,18 +116,19 @@ def labelled(rows: Rows, dataset: Dataset) -> Rows:
 
 
 def label_values(table: pa.Table, label: Label) -> np.ndarray:
+    """Returns the labels of a column as float32."""
     values = table[label.column].to_numpy()
     return (values > 0 if label.kind == "any" else values).astype(np.float32)
 
 
 def _infinite(name: str, column: pa.Array, row: int) -> str:
-    return f"column {name!r} has {column[row]}, which is not a finite number"
+    return f"column {name!r} has {column[row]}, not a finite number"
 
 
 def _not_allowed(task: str, label: Label, column: pa.Array, row: int) -> str:
     value = column[row].as_py()
     found = "no value" if value is None else f"{value:.17g}"
-    allowed = "0 or 1" if label.kind == "binary" else "a whole number from 0 up"
+    allowed = "0 or 1" if label.kind == "binary" else "a whole number, 0 or more"
     return f"column {label.column!r} has {found}, but the label of {task} (kind {label.kind}) must be {allowed}"
 
 
@@ -131,7 +139,7 @@ def _is_allowed(values: np.ndarray, label: Label) -> np.ndarray:
 
 
 def _with_missing(table: pa.Table, dataset: Dataset) -> pa.Table:
-    """The table without the values that stand for a missing one."""
+    """Replaces the placeholders for missing values by null, or by "" for tokens."""
     if not dataset.missing:
         return table
     texts = pa.array(dataset.missing, pa.string())
@@ -143,14 +151,15 @@ def _with_missing(table: pa.Table, dataset: Dataset) -> pa.Table:
             column = pa.DictionaryArray.from_arrays(column.indices, tokens)
         else:
             fitting = [number for number in numbers if pa.types.is_floating(column.type) or number.is_integer()]
-            stand_ins = pc.is_in(column, value_set=pa.array(fitting, pa.float64()).cast(column.type))
-            column = pc.if_else(stand_ins, pa.scalar(None, column.type), column)
+            placeholders = pc.is_in(column, value_set=pa.array(fitting, pa.float64()).cast(column.type))
+            column = pc.if_else(placeholders, pa.scalar(None, column.type), column)
         table = table.set_column(position, name, column)
     return table
 
 
 def as_number(text: str) -> float | None:
-    """
+    """Returns the text as a finite number, or None if it is not one.
+
     >>> as_number("-1"), as_number("none"), as_number("inf")
     (-1.0, None, None)
     """

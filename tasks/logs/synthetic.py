@@ -1,18 +1,18 @@
-"""Ads logs with a planted model, made in chunks: any number of rows in the memory of one chunk.
+"""Synthetic ads logs with a planted model, generated in chunks, so memory does not grow with rows.
 
-Two kinds are made. ``display`` has the layout of Criteo's Kaggle challenge and a click label;
-``clicks`` has a timestamp and the number of conversions that followed each click. In both, the
-log-odds (of a click) or the log intensity (of conversions) is an intercept plus effects of tokens,
-of integers, of missing values and of pairs of columns, some of which drift over time.
+There are two kinds. ``display`` has the layout of Criteo's Kaggle challenge and a click label;
+``clicks`` has a timestamp and the number of conversions after each click. In both, the log-odds (of
+a click) or the log intensity (of conversions) is an intercept plus effects of tokens, integers,
+missing values and pairs of columns. Some effects drift over time.
 
-Nothing is stored for a token. Its text, its effects and its drift are outputs of a hash of the
-seed, the column and the token's rank by frequency, and ranks come from the inverse of a truncated
-power law's distribution function. So a vocabulary of ten million costs as much as one of ten.
+Nothing is stored per token. Its text, effects and drift are a hash of the seed, the column and the
+token's frequency rank; ranks are drawn by inverting the distribution function of a truncated power
+law. So a vocabulary of ten million costs as much as one of ten.
 
-``ceiling.json`` beside a log has the losses of the planted model itself on the test split, the last
-rows. That is what the best possible model reaches *on average*: on one finite sample of labels a
-model may be a little better by luck. The planted model also knows the drift up to the last row,
-which no model trained on the first rows can. It is a bound to compare with, not a target.
+``ceiling.json`` beside a log has the losses of the planted model on the test split, the last rows.
+The best possible model reaches them *on average*: on a finite sample of labels a model may be a
+little better by luck. The planted model also knows the drift up to the last row, which a model
+trained on the first rows cannot. The losses are a bound to compare with, not a target.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from tasks.descriptions import SPLIT_FRACTIONS
-from tasks.errors import UserError
-from tasks.home import home, read_json, short_hash, whole_directory, write_json
-from tasks.progress import Ticker, say
-from tasks.synthetic_schemas import LOG_NAMES, SCHEMAS, Kind
+from tasks.config.dataset import SPLIT_FRACTIONS
+from tasks.logs.synthetic_schemas import LOG_NAMES, SCHEMAS, Kind
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
+from tasks.runtime.progress import Ticker, say
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Part of every log's key: to be raised by any change that changes what is generated.
+# Part of every log's cache key: raise it with any change to what is generated.
 GENERATOR_VERSION = 1
 
 ROWS_PER_CHUNK = 65_536
@@ -57,7 +57,7 @@ _HEX_PAIRS = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.u
 _HOURS = pa.array([f"{hour:02d}" for hour in range(24)])
 
 
-# The planted model's proportions. They are relative: `spread` sets the scale of the whole.
+# Relative weights of the planted model; `spread` sets the overall scale.
 _ZIPF_EXPONENT = 1.25
 _HALVING_RANK = 6.0  # a token of this rank has half the effect of the most frequent one
 _LARGE_VOCABULARY, _LARGE_WEIGHT = 50_000, 0.4
@@ -67,7 +67,7 @@ _DRIFTING_SHARE, _DRIFT_WEIGHT, _BASE_DRIFT = 0.25, 0.4, 0.8
 
 
 class Features(NamedTuple):
-    """What a chunk's rows look like: integers with their gaps, and ranks, of which -1 is missing."""
+    """The features of a chunk: integers with masks of missing values, and token ranks, -1 if missing."""
 
     integers: dict[str, tuple[Integers, NDArray[np.bool_]]]
     ranks: dict[str, Integers]
@@ -75,7 +75,7 @@ class Features(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows as they are written, with the planted score (log-odds or log intensity) of each."""
+    """Rows as they are written, with the planted score (log-odds or log intensity) of each row."""
 
     table: pa.Table
     score: Floats
@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Planted:
-    """The model behind one log; ``scale`` and ``intercept`` put its schema's spread and rate right."""
+    """The planted model of a log; ``scale`` and ``intercept`` give the spread and rate of its schema."""
 
     kind: Kind
     rows: int
@@ -96,7 +96,7 @@ class Planted:
         return (self.chunk(index) for index in range(-(-self.rows // ROWS_PER_CHUNK)))
 
     def chunk(self, index: int) -> Chunk:
-        """The rows of one chunk, whatever other chunks were made before."""
+        """Returns the rows of a chunk. They do not depend on which chunks were generated before."""
         rng = np.random.default_rng([self.seed, index])
         start = index * ROWS_PER_CHUNK
         t = np.arange(start, min(start + ROWS_PER_CHUNK, self.rows)) / self.rows
@@ -110,14 +110,14 @@ class Planted:
 
 
 def generate(kind: Kind, rows: int, seed: int) -> Path:
-    """The log file of these values, made unless it is there; the same values give the same bytes.
+    """Returns the path of a log, generating it unless it exists. Equal arguments give equal bytes.
 
-    Rows are in order of time. The file appears whole, with its ``ceiling.json``, or not at all.
+    Rows are in the order of time. The file and its ``ceiling.json`` appear whole or not at all.
     """
     if rows < MIN_ROWS:
-        raise UserError(f"a synthetic log of {rows} rows is too short: give {MIN_ROWS:,} rows or more")
+        raise UserError(f"a synthetic log needs at least {MIN_ROWS:,} rows, not {rows}")
     if seed < 0:
-        raise UserError(f"a synthetic log cannot have the seed {seed}: give 0 or more")
+        raise UserError(f"the seed of a synthetic log must be 0 or more, not {seed}")
     key = short_hash({"kind": kind, "rows": rows, "seed": seed, "version": GENERATOR_VERSION})
     final = home() / "raw" / f"synthetic_{kind}" / key
     if not final.is_dir():
@@ -127,13 +127,13 @@ def generate(kind: Kind, rows: int, seed: int) -> Path:
 
 
 def read_ceiling(raw: Path) -> dict[str, Any] | None:
-    """What the planted model reaches on the test split of a raw log; None for a log without one."""
+    """Returns the losses of the planted model on the test split; None if the log is not synthetic."""
     path = raw.parent / "ceiling.json"
     return read_json(path) if path.is_file() else None
 
 
 def plant(kind: Kind, rows: int, seed: int) -> Planted:
-    """The planted model, its scale and intercept set on a pilot sample of all times."""
+    """Returns the planted model, with scale and intercept fitted to a pilot sample over all times."""
     schema = SCHEMAS[kind]
     rng = np.random.default_rng([seed, _PILOT_STREAM])
     t = np.arange(_PILOT_ROWS) / _PILOT_ROWS
@@ -148,7 +148,7 @@ def plant(kind: Kind, rows: int, seed: int) -> Planted:
 
 
 def probability(kind: Kind, score: Floats) -> Floats:
-    """The planted probability of a click, or of at least one conversion."""
+    """Returns the planted probability of a click, or of at least one conversion."""
     return 1 / (1 + np.exp(-score)) if kind == "display" else -np.expm1(-np.exp(score))
 
 
@@ -169,7 +169,7 @@ def _write(folder: Path, kind: Kind, rows: int, seed: int) -> None:
             ticker.update(done)
     write_json(folder / "ceiling.json", {"kind": kind, "rows": rows, "seed": seed, **ceiling.result()})
     rate = rows / (time.monotonic() - started)
-    say(f"synthetic {kind}: {rows:,} rows made, {rate:,.0f} rows/s")
+    say(f"synthetic {kind}: {rows:,} rows generated, {rate:,.0f} rows/s")
 
 
 def _writer(path: Path, schema: pa.Schema) -> pa.csv.CSVWriter | pa.parquet.ParquetWriter:
@@ -190,16 +190,16 @@ def _table(kind: Kind, seed: int, features: Features, label: Integers) -> pa.Tab
 
 
 def _draw(kind: Kind, seed: int, t: Floats, row_time: float, rng: np.random.Generator) -> Features:
-    """The features of rows at times ``t``, which are ``row_time`` apart."""
+    """Draws the features of rows at times ``t``, ``row_time`` apart."""
     schema, rows = SCHEMAS[kind], len(t)
-    # Time runs faster past midnight than past noon, so that fewer rows fall into the night. A row may
-    # come later than its even place, but by less than a row, so that rows stay in order.
+    # Fewer rows at night: time runs faster around midnight than around noon. The jitter is less than
+    # the distance between rows, so rows stay in order.
     day = (t + 0.9 * row_time * rng.random(rows)) * DAYS
     day += 0.6 / (2 * np.pi) * np.sin(2 * np.pi * day)
     microseconds = START_MICROSECONDS + (day * DAY_MICROSECONDS).astype(np.int64)
 
     integers = {}
-    activity = rng.standard_normal(rows)  # what makes the integers of one row go together
+    activity = rng.standard_normal(rows)  # correlates the integers of a row
     for column in schema.integers:
         normal = 0.4 * activity + np.sqrt(1 - 0.4**2) * rng.standard_normal(rows)
         values = np.exp(column.log_mean + column.log_std * normal).astype(np.int64) - column.shift
@@ -221,7 +221,7 @@ def _draw(kind: Kind, seed: int, t: Floats, row_time: float, rng: np.random.Gene
 
 
 def zipf_ranks(uniform: Floats, size: int) -> Integers:
-    """Uniform numbers in [0, 1) to ranks 0 … size - 1: rank k is about as frequent as (k + 1)^-1.25.
+    """Maps uniform numbers in [0, 1) to ranks 0 … size - 1; rank k has a frequency of about (k + 1)^-1.25.
 
     >>> zipf_ranks(np.array([0.0, 0.5, 0.999]), 10_000_000).tolist()
     [0, 13, 8065005]
@@ -232,13 +232,13 @@ def zipf_ranks(uniform: Floats, size: int) -> Integers:
 
 
 def _score(kind: Kind, seed: int, features: Features, t: Floats) -> Floats:
-    """The planted log-odds or log intensity, before it is scaled and shifted."""
+    """Returns the planted log-odds or log intensity, before scale and intercept."""
     schema = SCHEMAS[kind]
     score = _BASE_DRIFT * (t - 0.5)
     levels = {}
     for column in schema.integers:
         values, missing = features.integers[column.name]
-        # The signed logarithm, standardised, on a bounded scale.
+        # The signed logarithm, standardised and bounded.
         signed_log = np.copysign(np.log1p(np.abs(values)), values)
         level = np.tanh((signed_log - column.log_mean) / column.log_std)
         slope, bend, absence = _normal(seed, column.name, "curve", np.arange(3))
@@ -260,21 +260,21 @@ def _score(kind: Kind, seed: int, features: Features, t: Floats) -> Floats:
 
 
 def _prominence(ranks: Integers) -> Floats:
-    """How much of an effect a token has: rare ones, which no model could learn, are near the average."""
+    """Returns the weight of a token's effect: near 0 for rare tokens, which no model could learn."""
     return 1 / (1 + np.maximum(ranks, 0) / _HALVING_RANK)
 
 
 def _factor(seed: int, number: int, name: str, features: Features) -> Floats:
-    """A token's hidden factor in one of the pairs of columns that act together.
+    """Returns a token's latent factor in a pair of interacting columns.
 
-    It fades twice as fast as the token's own effect: a pair of tokens is rarer than either.
+    It fades twice as fast as the token's own effect, because a pair of tokens is rarer than either.
     """
     ranks = features.ranks[name]
     return _prominence(ranks) ** 2 * _normal(seed, name, f"pair {number}", ranks)
 
 
 def _bits(seed: int, column: str, purpose: str, ranks: Integers) -> NDArray[np.uint64]:
-    """64 bits for each rank: the outputs of the splitmix64 generator that the other values seed."""
+    """Returns 64 bits for each rank: outputs of SplitMix64, seeded by the other arguments."""
     start = hashlib.blake2b(f"{seed}/{column}/{purpose}".encode(), digest_size=8).digest()
     state = ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.frombuffer(start, "<u8")
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -287,13 +287,13 @@ def _uniform(seed: int, column: str, purpose: str, ranks: Integers) -> Floats:
 
 
 def _normal(seed: int, column: str, purpose: str, ranks: Integers) -> Floats:
-    """Mean 0, variance 1 and never beyond ±√6: the sum of the two uniform halves of 64 bits."""
+    """Returns numbers of mean 0 and variance 1 within ±√6: sums of two uniform 32-bit halves."""
     halves = _bits(seed, column, purpose, ranks).view(np.uint32).reshape(-1, 2)
     return ((halves[:, 0].astype(np.float64) + halves[:, 1]) * 2.0**-32 - 1) * np.sqrt(6)
 
 
 def _tokens(seed: int, column: str, ranks: Integers) -> pa.Array:
-    """Eight hexadecimal digits for each rank, null where it is missing."""
+    """Returns eight hexadecimal digits for each rank, null if it is missing."""
     text = _HEX_PAIRS[_bits(seed, column, "token", ranks).view(np.uint8).reshape(-1, 8)[:, :4]]
     offsets = np.arange(0, 8 * len(ranks) + 1, 8, dtype=np.int32)
     present = np.packbits(ranks != MISSING, bitorder="little")
@@ -301,7 +301,7 @@ def _tokens(seed: int, column: str, ranks: Integers) -> pa.Array:
 
 
 class _Ceiling:
-    """Sums of the planted model's losses, and histograms of its probabilities by label."""
+    """Accumulates the planted model's losses, and histograms of its probabilities by label."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -320,7 +320,7 @@ class _Ceiling:
 
     def result(self) -> dict[str, Any]:
         negatives, positives = self._histograms
-        # Pairs in one bin count as ties; bins are fine enough for that to be far below 1e-4.
+        # Pairs in one bin count as ties. With this many bins the error is far below 1e-4.
         won = np.sum(positives * (np.cumsum(negatives) - negatives / 2))
         pairs = int(positives.sum()) * int(negatives.sum())
         auc = float(won / pairs)

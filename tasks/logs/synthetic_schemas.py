@@ -1,4 +1,4 @@
-"""The columns of the synthetic logs: how their values are spread, and which of them act together."""
+"""The columns of the synthetic logs: their distributions, and the pairs that interact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Kind = Literal["display", "clicks"]
 
 
 class Integer(NamedTuple):
-    """floor(exp(normal)) less a shift: heavy tailed, and negative at times where the shift is not 0."""
+    """floor(exp(normal)) minus a shift: heavy-tailed, and sometimes negative if the shift is not 0."""
 
     name: str
     log_mean: float
@@ -18,7 +18,7 @@ class Integer(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """Tokens by Zipf's law, each row's own or, with ``parent``, a function of the parent's token."""
+    """Zipf-distributed tokens, drawn per row or, with ``parent``, a function of the parent's token."""
 
     name: str
     size: int
@@ -27,10 +27,10 @@ class Categorical(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """The columns of a kind of log, and which pairs of them act together.
+    """The columns of a kind of log, and the pairs of columns that interact.
 
     ``spread`` is the standard deviation of the planted score and ``rate`` the share of rows with a
-    click or a conversion; both are met by construction, for any seed.
+    click or a conversion. Both hold by construction for any seed.
     """
 
     integers: tuple[Integer, ...]
@@ -48,7 +48,7 @@ _DISPLAY_INTEGERS: tuple[tuple[Any, ...], ...] = (
     (3.6, 1.5, 0.22), (1.8, 1.4, 0.04), (2.1, 1.1, 0.001), (3.9, 1.3, 0.04), (0.2, 0.7, 0.45),
     (0.8, 0.9, 0.04), (0.1, 1.0, 0.40), (1.6, 1.1, 0.22),
 )
-# C1 to C26: sizes of Criteo's vocabularies, and shares of missing values like theirs.
+# C1 to C26: Criteo's vocabulary sizes, and similar shares of missing values.
 _DISPLAY_CATEGORICALS: tuple[tuple[Any, ...], ...] = (
     (1460,), (583,), (10_131_227, 0.03), (2_202_608, 0.03), (305,), (24, 0.12), (12_517,), (633,), (3,),
     (93_145,), (5683,), (8_351_593, 0.03), (3194,), (27,), (14_992,), (5_461_306, 0.03), (10,), (5652,),

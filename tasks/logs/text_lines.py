@@ -1,14 +1,12 @@
-"""Lines of text, and what can be wrong with them before anybody looks at their values."""
+"""Lines of text: counting them, splitting them into fields, and finding malformed ones quickly."""
 
 from __future__ import annotations
 
 import csv
 import functools
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
-
-from tasks.descriptions import Dataset
 
 LONGEST_LINE = 64 << 20
 # Python's own limit is 128 kB a field.
@@ -18,8 +16,15 @@ _LINE_END = ord("\n")
 _COUNTED_AT_ONCE = 1 << 16
 
 
+class Dialect(NamedTuple):
+    """How a line is split into fields. With ``quotes``, a quoted field may contain the separator."""
+
+    separator: str
+    quotes: bool
+
+
 class Lines:
-    """The lines of a block, taken apart only if somebody asks."""
+    """The lines of a block, split on first use."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -33,25 +38,25 @@ class Lines:
 
 
 def count_lines(data: bytes) -> int:
-    """The number of lines, also if the last one has no end."""
-    # Twice as fast as bytes.count, as what numpy makes in between stays in the processor's cache.
+    """Counts lines; the last one may lack a line end."""
+    # Twice as fast as bytes.count, because the intermediate arrays stay in the processor's cache.
     values = np.frombuffer(data, np.uint8)
     pieces = (values[start : start + _COUNTED_AT_ONCE] for start in range(0, len(values), _COUNTED_AT_ONCE))
     ends = sum(int(np.count_nonzero(piece == _LINE_END)) for piece in pieces)
     return ends + (not data.endswith(b"\n"))
 
 
-def split(text: str, dataset: Dataset) -> list[str]:
-    """The fields of a line; raises ``csv.Error`` where its quotes do not match."""
-    if dataset.format == "csv" and '"' in text:
-        return next(csv.reader([text], delimiter=dataset.separator, strict=True))
-    return text.split(dataset.separator)
+def split(text: str, dialect: Dialect) -> list[str]:
+    """Splits a line into fields. Raises ``csv.Error`` if its quotes are unbalanced."""
+    if dialect.quotes and '"' in text:
+        return next(csv.reader([text], delimiter=dialect.separator, strict=True))
+    return text.split(dialect.separator)
 
 
-def is_suspicious(data: bytes, dataset: Dataset, *, checks_text: bool) -> bool:
-    """Whether lines may not be rows: carriage returns of their own, or quotes that do not enclose fields.
+def is_suspicious(data: bytes, dialect: Dialect, *, checks_text: bool) -> bool:
+    """Whether lines may not be rows: zero bytes, lone carriage returns, or quotes that do not enclose fields.
 
-    Zero bytes are suspicious too, and what is not UTF-8, unless whoever reads on checks the text.
+    With ``checks_text``, text that is not UTF-8 is suspicious too.
     """
     if b"\0" in data or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return True
@@ -60,11 +65,11 @@ def is_suspicious(data: bytes, dataset: Dataset, *, checks_text: bool) -> bool:
             data.decode("utf-8")
         except UnicodeDecodeError:
             return True
-    return dataset.format == "csv" and b'"' in data and not _quotes_enclose(data, ord(dataset.separator))
+    return dialect.quotes and b'"' in data and not _quotes_enclose(data, ord(dialect.separator))
 
 
 def _quotes_enclose(data: bytes, separator: int) -> bool:
-    """Whether quotes stand only at both ends of fields, or in pairs between those."""
+    """Whether quotes occur only at both ends of fields, or doubled inside them."""
     padded = np.frombuffer(b"\n" + data + b"\n", np.uint8)
     quotes = np.flatnonzero(padded == ord('"'))
     before, after = padded[quotes[::2] - 1], padded[quotes[1::2] + 1]
@@ -74,7 +79,7 @@ def _quotes_enclose(data: bytes, separator: int) -> bool:
 
 
 def end_of_text(file: BinaryIO) -> int:
-    """The size of a file without the line ends at its end."""
+    """Returns the size of a file without trailing line ends."""
     end = file.seek(0, 2)
     while end:
         start = max(0, end - 4096)

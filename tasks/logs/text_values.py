@@ -1,4 +1,4 @@
-"""Numbers and times as texts write them."""
+"""Numbers and ISO 8601 times in text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def not_finite(texts: pa.Array, missing: tuple[str, ...]) -> np.ndarray:
-    """Which of some texts are neither a finite number nor missing."""
+    """Returns a mask of the texts that are neither a finite number nor missing."""
     absent = pc.is_in(texts, value_set=pa.array(["", *missing]))
     is_number = pc.match_substring_regex(texts, _NUMBER)
     numbers = pc.utf8_trim(pc.if_else(is_number, texts, "0"), " \t").cast(pa.float64())
@@ -30,15 +30,15 @@ def not_finite(texts: pa.Array, missing: tuple[str, ...]) -> np.ndarray:
 
 
 def iso_times(texts: pa.Array, missing: tuple[str, ...]) -> tuple[pa.Array, np.ndarray]:
-    """Microseconds since 1970 of texts in ISO 8601, null for a missing one, and which of them cannot be read."""
+    """Parses ISO 8601 texts: microseconds since 1970, null if missing, and a mask of those that are invalid."""
     absent = pc.is_in(texts, value_set=pa.array(["", *missing]))
     present = pc.if_else(absent, pa.scalar(None, pa.string()), texts)
-    # Arrow also reads some texts that Python does not: hours without minutes, and the year 0.
+    # Arrow also accepts texts that Python does not: hours without minutes, and the year 0.
     if pc.all(pc.match_substring_regex(present, _ISO_PATTERN), min_count=0).as_py():
         for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
             with contextlib.suppress(pa.ArrowInvalid):
                 return present.cast(kind).cast(pa.int64()), np.zeros(len(texts), bool)
-    # Some texts have a time zone and some not, or some cannot be read.
+    # Some have a time zone and others do not, or some are invalid.
     coded = present.dictionary_encode()
     values = [iso_microseconds(text) for text in coded.dictionary.to_pylist()]
     times = pa.array(values, pa.int64()).take(coded.indices)
@@ -47,6 +47,11 @@ def iso_times(texts: pa.Array, missing: tuple[str, ...]) -> tuple[pa.Array, np.n
 
 
 def iso_microseconds(text: str) -> int | None:
+    """Returns microseconds since 1970, or None if the text is not ISO 8601. Without a time zone it is in UTC.
+
+    >>> iso_microseconds("1970-01-01T00:00:01"), iso_microseconds("1970-01-01T01:00:01+01:00"), iso_microseconds("noon")
+    (1000000, 1000000, None)
+    """
     if not _ISO.fullmatch(text):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Columns of tokens as dictionaries: each token once, and an index into them for every row."""
+"""Dictionary encoding of token columns: each token once, and an index for every row."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CODE = np.dtype(np.uint64)
 
 
 def dictionary_encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
-    """The same tokens, with one dictionary for all chunks. No token has a zero byte.
+    """Encodes tokens with one dictionary for all chunks. No token may contain a zero byte.
 
-    Hashed tokens, such as Criteo's, are eight characters. As numbers they are found more than twice as fast.
+    Tokens of eight bytes, such as Criteo's hashes, are encoded as integers, which is more than twice as fast.
     """
     codes = _codes(texts)
     chunks = (texts if codes is None else pa.chunked_array([codes])).dictionary_encode().chunks
@@ -25,7 +25,7 @@ def dictionary_encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def narrowed(tokens: pa.DictionaryArray) -> pa.DictionaryArray:
-    """The same with indices of as few bytes as the dictionary needs."""
+    """Returns the same column with the smallest integer type that can index its dictionary."""
     kind = next(
         kind for kind in (pa.int8(), pa.int16(), pa.int32()) if len(tokens.dictionary) < 1 << kind.bit_width - 1
     )
@@ -33,7 +33,7 @@ def narrowed(tokens: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def _codes(texts: pa.ChunkedArray) -> np.ndarray | None:
-    """Each token's bytes as a number, 0 for the empty one; None unless all others have eight bytes."""
+    """Returns each token's eight bytes as an integer, 0 for an empty token; None if a token has another length."""
     codes = []
     for chunk in texts.chunks:
         _, offsets_buffer, text_buffer = chunk.buffers()
@@ -50,7 +50,7 @@ def _codes(texts: pa.ChunkedArray) -> np.ndarray | None:
 
 
 def _texts(codes: np.ndarray) -> pa.Array:
-    """The tokens of such numbers."""
+    """Returns the tokens of ``_codes``."""
     full = codes != 0
     offsets = np.concatenate([[0], np.cumsum(_CODE.itemsize * full)]).astype(np.int32)
     return pa.StringArray.from_buffers(len(codes), pa.py_buffer(offsets), pa.py_buffer(codes[full].tobytes()))

@@ -1,37 +1,30 @@
-"""Accounting with a memory on disk: the same question is worked out once.
+"""Accounting with a cache on disk: every question is worked out once.
 
-A remembered answer is given without loading an accountant, which takes longer than reading it.
+A cached answer is returned without loading an accountant, which takes longer than reading the file. The cache
+key is the question, the version of dp-accounting and the code that works the answer out:
+
+- all of ``dp_core/accounting/`` and what it imports (``tasks.privacy.accounting_sources``);
+- this module, which turns settings into events and splits δ;
+- the module of the function that works the answer out, if it is another one (``tasks.privacy.questions``).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tasks.errors import UserError
-from tasks.home import CHECKOUT, home, read_json, short_hash, write_json
+from tasks.privacy.accounting_sources import accounting_sources
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT, home, read_json, short_hash, write_json
 
 if TYPE_CHECKING:
-    from dp_core.accounting import EpsilonBound
-    from dp_core.mechanism import MechanismRecord, VocabularyRelease
-
-# The modules of dp_core that an answer depends on.
-_SOURCES = (
-    "accounting",
-    "adaptive_clipping",
-    "binomials",
-    "events",
-    "loss_cells",
-    "lower_bound",
-    "mechanism",
-    "privacy_loss",
-    "random_allocation",
-    "sampling",
-    "tuning",
-)
+    from dp_core.accounting.epsilon import EpsilonBound
+    from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
 
 
 def noise_multiplier_for(
@@ -45,15 +38,16 @@ def noise_multiplier_for(
     vocabulary: VocabularyRelease | None = None,
     accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
-    """The noise multiplier for a budget, of which cutting batches gets its share of δ.
+    """Returns the noise multiplier that keeps a training within a budget of (ε, δ).
 
-    ``vocabulary`` is a private one that the budget must also cover.
+    The budget also covers truncating large batches, which takes a fixed share of δ, and ``vocabulary``, a
+    private vocabulary released from the same examples.
     """
 
     def calibrate() -> float:
         import dp_accounting
 
-        from dp_core.accounting import calibrate_noise
+        from dp_core.accounting.epsilon import calibrate_noise
         from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
 
         made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
@@ -73,7 +67,7 @@ def noise_multiplier_for(
             accountant=accountant,
         )
 
-    # Which draw of a vocabulary it is makes no difference.
+    # Two draws of a vocabulary cost the same, so ``draw`` is not part of the question.
     covered = None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta]
     question = ["calibrate", epsilon, delta, examples, batch_size, steps, sampler, covered, accountant]
     return remembered(question, calibrate)
@@ -82,9 +76,9 @@ def noise_multiplier_for(
 def epsilon_of(
     records: MechanismRecord | Iterable[MechanismRecord], delta: float, *, group_size: int = 1
 ) -> EpsilonBound:
-    """ε of a mechanism as it was run, or of several on the same examples."""
-    from dp_core.accounting import EpsilonBound
-    from dp_core.mechanism import MechanismRecord, compose
+    """Returns the upper bound on ε of one mechanism as it ran, or of several on the same examples together."""
+    from dp_core.accounting.epsilon import EpsilonBound
+    from dp_core.accounting.mechanism import MechanismRecord, compose
 
     ran = compose([records] if isinstance(records, MechanismRecord) else records, group_size=group_size)
     question = ["epsilon", repr(ran.event), delta, ran.spent_delta, ran.neighboring_relation.name]
@@ -92,14 +86,14 @@ def epsilon_of(
 
 
 def epsilon_lower_of(record: MechanismRecord, delta: float) -> float | None:
-    """What no accounting of a mechanism can be below; None where that is not known."""
+    """Returns a lower bound on every valid ε of a mechanism; None if none is known for its sampler."""
     question = ["epsilon_lower", record.sampler, repr(record.training_event()), delta, record.truncation_delta()]
     return remembered(question, lambda: record.epsilon_lower(delta))
 
 
 def selected_epsilon_of(record: MechanismRecord, delta: float, *, mean_trials: float) -> float:
-    """ε of the best of a random number of trials, each with this mechanism."""
-    from dp_core.tuning import repeat_and_select_epsilon
+    """Returns ε of publishing the best of a random number of trials that all run this mechanism."""
+    from dp_core.accounting.tuning import repeat_and_select_epsilon
 
     question = [
         "select",
@@ -113,21 +107,26 @@ def selected_epsilon_of(record: MechanismRecord, delta: float, *, mean_trials: f
 
 
 def remembered(question: list[Any], answer: Callable[[], Any]) -> Any:
-    """The answer to a question, worked out unless it was before; both are JSON-able, but for infinity."""
-    path = home() / "cache" / "accounting" / f"{short_hash([_accounting_version(), question])}.json"
+    """Returns the answer to a question from the cache, or works it out and caches it.
+
+    Question and answer must be JSON-able, except that numbers in the answer may be infinite. Raises
+    ``UserError`` if the accountant fails on the numbers.
+    """
+    key = short_hash([version("dp-accounting"), code_version(_module_of(answer)), question])
+    path = home() / "cache" / "accounting" / f"{key}.json"
     if path.exists():
-        return _from_json(read_json(path)["answer"])
+        return _from_json(read_json(path, alone=True)["answer"])
     try:
         value = answer()
     except (ArithmeticError, MemoryError, ValueError) as error:
-        # Numbers so far out that the accountant fails on them are the user's to change.
+        # The settings are too extreme for the accountant; only the user can change them.
         raise UserError(f"the accountant cannot work this out: {error}") from None
     write_json(path, {"question": question, "answer": _to_json(value)})
     return value
 
 
 def _to_json(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Replaces infinity, which JSON does not have, by a string."""
     if isinstance(value, list):
         return [_to_json(item) for item in value]
     return "inf" if value == math.inf else value
@@ -139,7 +138,13 @@ def _from_json(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def _accounting_version() -> list[str]:
-    """What an answer depends on besides the question: dp_accounting, and our code on top of it."""
-    sources = [Path(CHECKOUT / "dp_core" / f"{name}.py").read_text(encoding="utf-8") for name in _SOURCES]
-    return [version("dp-accounting"), short_hash(sources)]
+@functools.cache
+def code_version(asking: Path, checkout: Path = CHECKOUT) -> str:
+    """Returns the hash of our code that an answer depends on, where ``asking`` is the module that works it out."""
+    this = checkout / Path(__file__).relative_to(CHECKOUT)
+    files = {*accounting_sources(checkout).values(), this, asking}
+    return short_hash(sorted(path.read_text(encoding="utf-8") for path in files))
+
+
+def _module_of(function: Callable[[], Any]) -> Path:
+    return Path(inspect.getfile(function))

@@ -1,4 +1,4 @@
-"""What choosing a model among several trainings on the same examples does to ε."""
+"""What choosing a model among several trainings on the same examples costs in ε."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dp_core.label_record import LabelRecord, composed_epsilon
-from dp_core.mechanism import MechanismRecord
-from tasks.budget import epsilon_of, selected_epsilon_of
-from tasks.document import Cell, Table
-from tasks.errors import UserError
-from tasks.releases import read_mechanism
-from tasks.results import Result
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.labels.record import LabelRecord, composed_epsilon
+from tasks.privacy.cached_accounting import epsilon_of, selected_epsilon_of
+from tasks.reporting.document import Cell, Table
+from tasks.reporting.results import Result
+from tasks.runtime.errors import UserError
+from tasks.training.finished import FinishedTrial
 
 
 class ChoiceCost(NamedTuple):
-    """What choosing among ``trials`` costs: ε of all of them together, and by repeat-and-select, which
-    holds only if their number was drawn at random."""
+    """ε of a model that was chosen among ``trials`` trainings.
+
+    ``composed`` is ε of all trainings together. ``repeat_and_select`` is the ε by Papernot and Steinke (2022), which
+    holds only if the number of trainings was drawn at random (``random``); None if there is no such bound.
+    """
 
     trials: int
     composed: float
@@ -26,16 +29,16 @@ class ChoiceCost(NamedTuple):
 
     @property
     def holds(self) -> float:
-        """ε of the kept model and of the fact that it was chosen."""
+        """The valid ε of the chosen model, including the choice."""
         return self.repeat_and_select if self.random and self.repeat_and_select is not None else self.composed
 
 
 def choice_cost(result: Result, mean_trials: float | None = None) -> ChoiceCost:
-    """What choosing a cell's settings among all its trainings does to ε.
+    """Returns what choosing a cell's settings among all its trainings costs.
 
-    ``mean_trials`` is the mean of their number where that was drawn at random.
+    ``mean_trials`` is the mean number of trainings, if the number was drawn at random.
     """
-    records = [record for _, record in (read_mechanism(trial.key) for trial in result.tried) if record is not None]
+    records = [FinishedTrial.open(trial).mechanism for trial in result.tried]
     labels = [record for record in records if isinstance(record, LabelRecord)]
     if labels:
         return ChoiceCost(len(result.tried), composed_epsilon(labels), None, random=False)
@@ -44,11 +47,11 @@ def choice_cost(result: Result, mean_trials: float | None = None) -> ChoiceCost:
     mean = mean_trials or len(result.tried)
     if mean == 1:
         return ChoiceCost(1, composed, None, random=False)
-    _, record = read_mechanism(result.trial.key)
+    record = FinishedTrial.open(result.trial).mechanism
     assert isinstance(record, MechanismRecord)
     try:
         selected = selected_epsilon_of(record, delta, mean_trials=mean)
-    except UserError:  # so many trials that nothing is left of δ
+    except UserError:  # Truncation over so many trials uses up all of δ.
         selected = math.inf
     selected_or_none = selected if selected < math.inf else None
     return ChoiceCost(len(result.tried), composed, selected_or_none, random=mean_trials is not None)
@@ -57,20 +60,23 @@ def choice_cost(result: Result, mean_trials: float | None = None) -> ChoiceCost:
 def choice_table(
     results: Sequence[Result], costs: Mapping[int, ChoiceCost], audited: Mapping[str, float | None]
 ) -> Table:
-    """A row for each private result, ``costs`` being by its number."""
+    """Returns the table of what each choice costs; ``costs`` is keyed by the index of the result."""
+    chosen = "The settings were chosen by validation loss among several trainings on the same examples. "
     if any(cost.random for cost in costs.values()):
-        how = (
-            "The number of trainings was drawn at random, and the settings of each (`search: random`), so the choice "
-            "costs what repeat-and-select says (Papernot and Steinke, 2022; by RDP), if this was the only such "
-            "search, the best model alone is published, and the number of trainings is not. Composition is what "
-            "all of them cost together: all may be published for that."
+        how = chosen + (
+            "The number of trainings and the settings of each were drawn at random (`search: random`). So the choice "
+            "costs what repeat-and-select says (Papernot and Steinke, 2022; by RDP), provided that this was the only "
+            "such search, that only the best model is published, and that the number of trainings is not. Composition "
+            "is the ε of all trainings together: at that ε, all of them may be published."
         )
+    elif all(cost.trials == 1 for cost in costs.values()):
+        how = "Each cell has one training, so its settings were not chosen: the choice costs nothing."
     else:
-        how = (
-            "Every setting was tried (`search: all`), so what holds for the kept model, and for the fact that it was "
-            "chosen, is the composition of all the trainings of the cell: all may be published for that. "
-            "Repeat-and-select is what the choice would cost had the number of trainings been drawn at random with the "
-            "same mean (`search: random`; Papernot and Steinke, 2022; by RDP). It is no guarantee of this run."
+        how = chosen + (
+            "Every setting was tried (`search: all`). So what holds for the chosen model, including the choice, is the "
+            "composition of all trainings of the cell: at that ε, all of them may be published. Repeat-and-select is "
+            "what the choice would cost if the number of trainings had been drawn at random with the same mean "
+            "(`search: random`; Papernot and Steinke, 2022; by RDP). It is not a guarantee of this run."
         )
     rows = []
     for number, cost in costs.items():
@@ -99,8 +105,7 @@ def choice_table(
         "ε with the choice",
     ]
     caption = (
-        "The settings were chosen by validation loss among several trainings on the same examples. " + how + " This is "
-        "for training examples, and for the choice within a cell; to choose between methods as well costs the "
-        "composition of all of their trainings. Validation examples chose without noise, and have no guarantee."
+        how + " This is for training examples and for the choice within a cell. Choosing between methods as well costs "
+        "the composition of all their trainings. Validation examples were used without noise and have no guarantee."
     )
     return Table("choice", "What choosing the settings costs", columns, rows, caption)

@@ -1,4 +1,4 @@
-"""The curves behind the paper's Figure 2, point by point: what the accountant says, remembered on disk."""
+"""The curves of the paper's Figure 2: how much noise each batch size needs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dp_core.sampling import steps_for_epochs
-from tasks.budget import noise_multiplier_for
-from tasks.errors import UserError
+from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.runtime.errors import UserError
 
 
 class NoiseAtBatchSize(NamedTuple):
-    """``standard_deviation`` is of the noise in the mean gradient, in clip norms: σ over the batch size."""
+    """One point of the curve.
+
+    ``standard_deviation`` is that of the noise in the mean gradient, in clip norms: σ over the batch size.
+    """
 
     batch_size: int
     steps: int
@@ -28,9 +31,12 @@ def noise_by_batch_size(
     steps: int | None = None,
     delta: float | None = None,
 ) -> list[NoiseAtBatchSize]:
-    """Figure 2: at fixed ``epochs`` (a) or fixed ``steps`` (b), how much noise each batch size needs for ε."""
+    """Returns the noise that each batch size needs for ε, at fixed ``epochs`` (Figure 2a) or fixed ``steps`` (2b).
+
+    ``delta`` is 1/N by default. Raises ``UserError`` unless exactly one of ``epochs`` and ``steps`` is given.
+    """
     if (epochs is None) == (steps is None):
-        raise UserError("give either epochs, which stay fixed as the batch grows, or steps")
+        raise UserError("give exactly one of epochs and steps: it stays fixed as the batch size grows")
     points = []
     for batch_size in batch_sizes:
         taken = steps or steps_for_epochs(examples=examples, batch_size=batch_size, epochs=epochs or 1.0)

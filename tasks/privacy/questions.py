@@ -1,19 +1,25 @@
-"""Questions about accounting that need no data: how private given noise is, how much noise a budget needs.
+"""Questions about accounting that need no data: ε for given noise, and noise for a given budget.
 
-Answers are JSON-able, and remembered: asked again, they come without loading an accountant.
+Answers are JSON-able and cached: asked again, they are returned without loading an accountant.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
-from tasks.budget import epsilon_of, noise_multiplier_for, remembered
-from tasks.errors import UserError
+from tasks.privacy.cached_accounting import epsilon_of, noise_multiplier_for, remembered
+from tasks.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from dp_core.accounting.mechanism import MechanismRecord
 
 
 class Training(NamedTuple):
-    """Noisy sums over batches of N examples, for so many ``steps`` or else ``epochs``."""
+    """A planned DP-SGD training: noisy sums over batches of N examples.
+
+    Give ``steps`` or else ``epochs``, 1 by default. ``delta`` is 1/N by default.
+    """
 
     examples: int
     batch_size: int
@@ -23,7 +29,7 @@ class Training(NamedTuple):
     delta: float | None = None
 
     def checked(self) -> Training:
-        """With its δ, if it is possible."""
+        """Returns the training with its δ filled in. Raises ``UserError`` if it is impossible."""
         if self.batch_size > self.examples:
             raise UserError(f"a batch of {self.batch_size:,} is larger than the {self.examples:,} examples")
         delta = self.delta or 1 / self.examples
@@ -32,28 +38,67 @@ class Training(NamedTuple):
         return self._replace(delta=delta)
 
 
-def epsilon_answer(training: Training, *, noise_multiplier: float, group_size: int = 1) -> dict[str, Any]:
-    """ε of a training with given noise, as an upper bound and, where there is one, a lower one."""
+class AccountingAnswer(TypedDict):
+    """A training and the upper bound on its ε. Infinite numbers are None."""
+
+    delta: float
+    noise_multiplier: float
+    sampler: str
+    sampling_probability: float
+    steps: int
+    neighboring_relation: str
+    epsilon: float | None
+    pld_epsilon: float | None
+    rdp_epsilon: float | None
+    interval: float | None
+    further_change: float
+    converged: bool
+    accountant: str
+
+
+class EpsilonAnswer(AccountingAnswer):
+    """The answer for given noise.
+
+    ``poisson_epsilon_not_valid_here`` is what is commonly claimed for shuffled batches.
+    """
+
+    epsilon_lower: float | None
+    group_size: int
+    poisson_epsilon_not_valid_here: NotRequired[float]
+
+
+class CalibrationAnswer(AccountingAnswer):
+    """The answer for a given budget."""
+
+    target_epsilon: float
+
+
+def epsilon_answer(training: Training, *, noise_multiplier: float, group_size: int = 1) -> EpsilonAnswer:
+    """Returns the upper bound on ε of a training with given noise, and a lower bound if one is known."""
     asked = training.checked()
     if group_size > asked.examples:
         raise UserError(f"a group of {group_size:,} is larger than the {asked.examples:,} examples")
 
-    def work_out() -> dict[str, Any]:
+    def work_out() -> EpsilonAnswer:
         record, delta = _record(asked, noise_multiplier), float(asked.delta or 0)
-        bound = epsilon_of(record, delta, group_size=group_size)
-        lower = record.epsilon_lower(delta) if group_size == 1 else None
-        return {**_described(record, delta), **_bound(bound), "epsilon_lower": lower, "group_size": group_size} | (
-            _as_others_claim(record, delta) if group_size == 1 else {}
-        )
+        answer: EpsilonAnswer = {
+            **_accounting(record, delta, group_size=group_size),
+            "epsilon_lower": record.epsilon_lower(delta) if group_size == 1 else None,
+            "group_size": group_size,
+        }
+        claimed = _commonly_claimed(record, delta) if group_size == 1 else None
+        if claimed is not None:
+            answer["poisson_epsilon_not_valid_here"] = claimed
+        return answer
 
     return remembered(["epsilon of", *asked, noise_multiplier, group_size], work_out)
 
 
-def calibration_answer(training: Training, *, epsilon: float) -> dict[str, Any]:
-    """The noise multiplier that a budget needs, and what it is then worth."""
+def calibration_answer(training: Training, *, epsilon: float) -> CalibrationAnswer:
+    """Returns the noise multiplier that a budget needs, and the ε that it gives."""
     asked = training.checked()
 
-    def work_out() -> dict[str, Any]:
+    def work_out() -> CalibrationAnswer:
         delta = float(asked.delta or 0)
         noise_multiplier = noise_multiplier_for(
             epsilon=epsilon,
@@ -63,8 +108,7 @@ def calibration_answer(training: Training, *, epsilon: float) -> dict[str, Any]:
             steps=_steps(asked),
             sampler=asked.sampler,
         )
-        record = _record(asked, noise_multiplier)
-        return {**_described(record, delta), **_bound(epsilon_of(record, delta)), "target_epsilon": epsilon}
+        return {**_accounting(_record(asked, noise_multiplier), delta), "target_epsilon": epsilon}
 
     return remembered(["calibration of", *asked, epsilon], work_out)
 
@@ -79,9 +123,9 @@ def _steps(asked: Training) -> int:
     )
 
 
-def _record(asked: Training, noise_multiplier: float) -> Any:
-    """Of a training whose batches have room for everyone, so that none is ever cut."""
-    from dp_core.mechanism import MechanismRecord
+def _record(asked: Training, noise_multiplier: float) -> MechanismRecord:
+    """Returns the record of a training with a slot for every example, so that no batch is truncated."""
+    from dp_core.accounting.mechanism import MechanismRecord
 
     return MechanismRecord(
         sampler=asked.sampler,
@@ -94,7 +138,8 @@ def _record(asked: Training, noise_multiplier: float) -> Any:
     )
 
 
-def _described(record: Any, delta: float) -> dict[str, Any]:
+def _accounting(record: MechanismRecord, delta: float, *, group_size: int = 1) -> AccountingAnswer:
+    bound = epsilon_of(record, delta, group_size=group_size)
     return {
         "delta": delta,
         "noise_multiplier": record.noise_multiplier,
@@ -102,16 +147,22 @@ def _described(record: Any, delta: float) -> dict[str, Any]:
         "sampling_probability": record.stated_sampler.sampling_probability,
         "steps": record.steps,
         "neighboring_relation": record.neighboring_relation.name.lower(),
+        "epsilon": _finite(bound.epsilon),
+        "pld_epsilon": _finite(bound.pld_epsilon),
+        "rdp_epsilon": _finite(bound.rdp_epsilon),
+        "interval": _finite(bound.interval),
+        "further_change": bound.further_change,
+        "converged": bound.converged,
+        "accountant": bound.accountant,
     }
 
 
-def _bound(bound: Any) -> dict[str, Any]:
-    numbers = {name: None if value == math.inf else value for name, value in bound._asdict().items()}
-    return {**numbers, "accountant": bound.accountant}
+def _finite(value: float) -> float | None:
+    return None if value == math.inf else value
 
 
-def _as_others_claim(record: Any, delta: float) -> dict[str, Any]:
-    from dp_core.accounting import epsilon_bound
+def _commonly_claimed(record: MechanismRecord, delta: float) -> float | None:
+    from dp_core.accounting.epsilon import epsilon_bound
 
-    event = record.stated_sampler.as_others_claim(noise_multiplier=record.noise_multiplier, steps=record.steps)
-    return {} if event is None else {"poisson_epsilon_not_valid_here": epsilon_bound(event, delta).epsilon}
+    event = record.stated_sampler.commonly_claimed_event(noise_multiplier=record.noise_multiplier, steps=record.steps)
+    return None if event is None else epsilon_bound(event, delta).epsilon

@@ -1,4 +1,4 @@
-"""Axes of a plot: where they begin and end, the round numbers on them, and the way from a value to its place."""
+"""Axes of a plot: their range, their ticks, and the scale from a value to its place in pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two numbers, about ``count`` of them.
+    """Returns about ``count`` round numbers between two numbers.
 
     >>> ticks(0, 0.37)
     [0.0, 0.1, 0.2, 0.3]
@@ -21,7 +21,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive numbers for a logarithmic axis, at most about seven.
+    """Returns at most about seven round numbers between two positive numbers, for a log axis.
 
     >>> log_ticks(0.002, 3), log_ticks(0.15, 3), log_ticks(0.21, 0.29)
     ([0.01, 0.1, 1.0], [0.2, 0.5, 1.0, 2.0], [0.22, 0.24, 0.26, 0.28])
@@ -38,14 +38,14 @@ def log_ticks(low: float, high: float) -> list[float]:
             for factor in factors
             if low <= factor * 10.0**power <= high
         ]
-        # Powers of ten alone are too few for less than two decades, and for some that are little more.
+        # Powers of ten alone are too few for an axis of about two decades or less.
         if len(found) > 2 and (decades > 2 or len(factors) > 1):
             return found
     return ticks(low, high)
 
 
 def number_text(value: float) -> str:
-    """A number for an axis.
+    """Returns the text of a number on an axis.
 
     >>> number_text(0.25), number_text(20000), number_text(2e-7), number_text(1e9)
     ('0.25', '20,000', '2·10⁻⁷', '10⁹')
@@ -59,7 +59,7 @@ def number_text(value: float) -> str:
 
 
 def extent(values: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """The least and the largest value, and something around them if they are the same."""
+    """Returns the smallest and the largest value, widened if they are equal."""
     low, high = min(values), max(values)
     if high > low:
         return low, high
@@ -67,10 +67,10 @@ def extent(values: Sequence[float], *, log: bool) -> tuple[float, float]:
 
 
 def heights(values: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """Where a vertical axis for some values begins and ends, with some room around them.
+    """Returns the range of a y axis, with a margin around the values.
 
-    It begins at zero unless that takes half of the height or more. A logarithmic one is for positive values, and
-    leaves the others out.
+    It starts at zero unless that would leave half of the height or more empty. A log axis ignores values that are not
+    positive.
     """
     if log:
         low, high = extent([value for value in values if value > 0], log=True)
@@ -83,7 +83,7 @@ def heights(values: Sequence[float], *, log: bool) -> tuple[float, float]:
 
 
 def scale(axis: tuple[float, float], places: tuple[float, float], *, log: bool) -> Callable[[float], float]:
-    """From a value on an axis to its place. What is not positive is at the beginning of a logarithmic axis.
+    """Returns the function from a value to its place. A log axis puts values that are not positive at its start.
 
     >>> scale((1, 100), (0, 8), log=True)(10), scale((0, 10), (8, 0), log=False)(5)
     (4.0, 4.0)

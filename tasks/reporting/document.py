@@ -1,16 +1,23 @@
-"""What a report says, before it has a form: figures, tables, findings, and where they come from.
+"""The contents of a report, independent of how they are written: figures, tables, findings and provenance.
 
-Pipelines make documents of their results; other modules write them as a page, as Markdown and as CSV.
+The reporting step makes a document; other modules write it as a page, as Markdown and as CSV.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 
 class Cell(NamedTuple):
-    """``sort`` is what a column is sorted by, if not the text. A reader who points at it sees the ``note``."""
+    """A cell of a table.
+
+    Attributes:
+        sort: The number to sort a column by, instead of the text.
+        note: The tooltip.
+        strong: Whether the text is bold.
+    """
 
     text: str
     sort: float | None = None
@@ -20,8 +27,13 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``name`` is that of its file. ``records`` are the numbers behind the cells, for a program to read as CSV; all
-    have the same keys. A table without them is written to CSV as it is shown."""
+    """A table.
+
+    Attributes:
+        name: The name of its CSV file.
+        records: The numbers behind the cells, which the CSV file holds; all have the same keys. A table without records
+            is written to CSV as it is shown.
+    """
 
     name: str
     title: str
@@ -32,7 +44,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """``svg`` is a whole ``<svg>`` element, as svg_plots draws it."""
+    """A figure; ``svg`` is a complete ``<svg>`` element, as ``plots`` draws it."""
 
     name: str
     title: str
@@ -42,9 +54,14 @@ class Figure(NamedTuple):
 
 Verdict = Literal["shown", "within noise", "not shown"]
 
+# Verdicts differ by their signs, not only by their colours.
+SIGNS: Mapping[Verdict, str] = {"shown": "✓", "within noise": "≈", "not shown": "✗"}
+
+_NUMBER = re.compile(r"[-+−<>≤≥≈±]?\s?(?:[\d,]*\.?\d+(?:e[-+]?\d+)?|∞)\s?%?(?=$|[\s(±×/])", re.IGNORECASE)
+
 
 class Finding(NamedTuple):
-    """Something that the paper reports, and whether these numbers show it too."""
+    """A claim and whether the run's numbers show it, with the evidence."""
 
     claim: str
     verdict: Verdict
@@ -52,12 +69,18 @@ class Finding(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One pipeline run's results.
+    """The report of one pipeline run.
 
-    ``shows`` names what of the paper it is (“Table 2”). ``headline`` is one sentence for the index. ``figures`` and
-    ``tables`` come first; then ``findings``; ``details`` are tables for whoever wants to check. ``notes`` are
-    paragraphs that a reader must know (what ε covers, whether seeds were fixed). ``cards`` are the data cards, whole
-    HTML pages by the dataset's name. ``provenance`` is shown as name and value.
+    Attributes:
+        shows: The part of the paper that it reproduces, such as “the paper's Table 2”; may be empty.
+        headline: One sentence, also for the index.
+        finished: When the report was made, as text.
+        command: The command that repeats the run.
+        figures: The figures, which come first on the page, with ``tables``.
+        notes: What a reader must know, one paragraph each: what ε covers, whether seeds were fixed.
+        details: Tables for readers who want to check the numbers.
+        cards: The data cards as HTML pages, by dataset.
+        provenance: Versions, fingerprints and the machine, by name.
     """
 
     pipeline: str
@@ -76,3 +99,14 @@ class Document(NamedTuple):
     cards: Mapping[str, str]
     provenance: Mapping[str, str]
     mlflow_link: str
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Returns which columns hold mostly numbers, with or without a spread, sign or unit. A dash counts as empty."""
+    texts = [[row[at].text.strip().strip("–") for row in table.rows] for at in range(len(table.columns))]
+    return [2 * sum(bool(_NUMBER.match(text)) for text in column) > sum(map(bool, column)) for column in texts]
+
+
+def flat(text: str) -> str:
+    """Returns text on one line, with control characters replaced: a terminal would act on them."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))

@@ -1,7 +1,7 @@
-"""What a sweep found: for each method and budget the settings that validation chose, and their test losses.
+"""The results of a sweep: for each method and budget, the settings that validation chose and their test losses.
 
-Methods are compared seed by seed: a seed gives them the same initial parameters and, at the same batch size, the same
-batches, so that what differs between them is what they do.
+Methods are compared seed by seed. A seed fixes the initial parameters and, at a given batch size, the batches, so the
+difference between two methods with the same seed is due to the methods.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from scipy import stats
+from tasks.config.dataset import TASKS, TaskName
+from tasks.config.pipeline import LabelGrid, MechanismName, PrivateGrid
+from tasks.reporting.wording import MECHANISM_TITLES, phrase
+from tasks.runtime.errors import UserError
+from tasks.training.trial import Trial
 
-from tasks.descriptions import TASKS, TaskName
-from tasks.errors import UserError
-from tasks.grids import MechanismName
-from tasks.trial import RESPONSES, Trial
-
-# How sure a difference between two methods must be, to be more than noise between seeds.
+# Confidence level above which a difference between two methods counts as more than seed noise.
 CONFIDENCE = 0.95
 
 
 class Outcome(NamedTuple):
-    """A finished trial with its losses; None where it diverged."""
+    """A finished trial and its losses. A loss is None if the trial diverged."""
 
     trial: Trial
     validation_loss: float | None
@@ -31,21 +30,27 @@ class Outcome(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """A method that is compared with others: a mechanism, at the values of the pipeline's columns."""
+    """A method that is compared with others: a mechanism and the values of the pipeline's columns."""
 
     mechanism: MechanismName
     values: tuple[tuple[str, Any], ...] = ()
 
     @property
     def label(self) -> str:
-        """
+        """The method's name in tables and legends.
+
         >>> Arm("dp_sgd", (("batch_size", 8192), ("epochs", 32.0))).label
         'batch 8,192 · 32 epochs'
         """
-        words = [_worded(name, value) for name, value in self.values if value is not False]
-        # A response tells by itself that it is LabelDP; other settings DP-SGD may have too.
-        if not words or (self.mechanism == "label_dp" and "response" not in dict(self.values)):
-            words.insert(0, {"non_private": "non-private", "dp_sgd": "DP-SGD", "label_dp": "LabelDP"}[self.mechanism])
+        settings = dict(self.values)
+        words = [phrase(name, value) for name, value in self.values if value is not False]
+        # Beside its optimiser a learning rate is a bare number; alone it needs its name.
+        if "learning_rate" in settings and "optimizer" not in settings:
+            rate = phrase("learning_rate", settings["learning_rate"])
+            words[words.index(rate)] = f"learning rate {rate}"
+        # A response implies LabelDP; every other setting of LabelDP is one of DP-SGD too.
+        if not words or (self.mechanism == "label_dp" and "response" not in settings):
+            words.insert(0, MECHANISM_TITLES[self.mechanism])
         return " · ".join(words)
 
     def value(self, name: str) -> Any:
@@ -53,17 +58,24 @@ class Arm(NamedTuple):
 
 
 def arm_of(trial: Trial, columns: Sequence[str]) -> Arm:
-    """The arm that a trial belongs to; the baseline is one, whatever its settings."""
+    """Returns the arm of a trial: its mechanism and those columns that are settings of the mechanism.
+
+    The baseline is one arm, whatever its settings.
+    """
     if trial.mechanism == "non_private":
         return Arm("non_private")
-    values = ((name, getattr(trial, name)) for name in columns)
+    settings = (LabelGrid if trial.mechanism == "label_dp" else PrivateGrid).model_fields
+    values = ((name, getattr(trial, name)) for name in columns if name in settings)
     return Arm(trial.mechanism, tuple((name, value) for name, value in values if value is not None))
 
 
 class Result(NamedTuple):
-    """A task by an arm at a budget: ``chosen`` are the trials of the chosen settings, one for each seed.
+    """One cell of a sweep: a task, an arm and a budget.
 
-    ``tried`` are all trials that were chosen among.
+    Attributes:
+        epsilon: None for the non-private baseline.
+        chosen: The trials of the settings that validation chose, one per seed.
+        tried: All trials of the cell.
     """
 
     task: TaskName
@@ -87,7 +99,7 @@ class Result(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The standard deviation over seeds; nothing is known of it from one."""
+        """The standard deviation over seeds; 0 if there is only one seed."""
         return stdev(self.losses) if len(self.losses) > 1 else 0.0
 
     @property
@@ -96,23 +108,28 @@ class Result(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much larger one's test loss is than another's, in the mean over their common seeds.
+    """The difference between two results' test losses over their common seeds.
 
-    ``chance`` is the p-value of a paired t-test: None if there is one seed, from which noise cannot be told.
+    Attributes:
+        mean: The mean difference.
+        seeds: The number of common seeds.
+        p_value: Of a two-sided paired t-test; None if there is only one seed.
     """
 
     mean: float
     seeds: int
-    chance: float | None
+    p_value: float | None
 
     @property
     def within_noise(self) -> bool:
-        return self.chance is None or self.chance > 1 - CONFIDENCE
+        return self.p_value is None or self.p_value > 1 - CONFIDENCE
 
 
 def difference(one: Result, other: Result) -> Difference:
-    """
-    Of test losses: positive where ``other`` is better.
+    """Returns the difference of the test losses, which is positive if ``other`` is better.
+
+    Raises:
+        UserError: The two have no seed in common.
     """
     by_seed = {outcome.trial.seed: outcome.test_loss for outcome in other.chosen}
     deltas = [
@@ -121,12 +138,12 @@ def difference(one: Result, other: Result) -> Difference:
         if outcome.test_loss is not None and by_seed.get(outcome.trial.seed) is not None
     ]
     if not deltas:
-        raise UserError(f"no seed of {one.trial.label()} and {other.trial.label()} in common")
+        raise UserError(f"{one.trial.label()} and {other.trial.label()} have no seed in common")
     return paired(deltas)
 
 
 def paired(deltas: Sequence[float]) -> Difference:
-    """Whether differences, one for each seed, are more than noise.
+    """Returns the paired t-test of differences, one per seed.
 
     >>> paired([1.0, 1.2, 0.9]).within_noise, paired([1.0, -1.2, 0.9]).within_noise
     (False, True)
@@ -137,15 +154,32 @@ def paired(deltas: Sequence[float]) -> Difference:
     spread = stdev(deltas)
     if spread == 0:
         return Difference(mean, len(deltas), 0.0 if mean else 1.0)
-    chance = 2 * float(stats.t.sf(abs(mean) / (spread / len(deltas) ** 0.5), len(deltas) - 1))
-    return Difference(mean, len(deltas), chance)
+    from scipy import stats  # here, because loading the configuration imports this module and SciPy is slow to import
+
+    p_value = 2 * float(stats.t.sf(abs(mean) / (spread / len(deltas) ** 0.5), len(deltas) - 1))
+    return Difference(mean, len(deltas), p_value)
 
 
-def choose(outcomes: Iterable[Outcome], columns: Sequence[str] = (), *, each_alone: bool = False) -> list[Result]:
-    """The results of a sweep, by task, then by arm in the order of the plan, then by falling privacy.
+def choose(
+    outcomes: Iterable[Outcome],
+    columns: Sequence[str] = (),
+    *,
+    each_alone: bool = False,
+    may_diverge: bool = False,
+) -> list[Result]:
+    """Chooses, for each task, arm and budget, the settings with the lowest validation loss averaged over seeds.
 
-    For each task, arm and budget the settings with the lowest validation loss, averaged over seeds, are chosen.
-    ``each_alone``: among private trainings the best one is chosen, and nothing is averaged.
+    Args:
+        outcomes: The finished trials, in the order of the plan.
+        columns: The settings that set methods apart; validation chooses the others.
+        each_alone: Chooses one private training instead of settings, and averages nothing (``search: random``).
+        may_diverge: Whether a private method may diverge at all of its settings. The result then has no losses.
+
+    Returns:
+        The results by task, then by arm in the order of the plan, then by increasing ε with the baseline first.
+
+    Raises:
+        UserError: All settings of a method diverged, and that is not a result.
     """
     cells: dict[tuple[TaskName, Arm, float | None], dict[Trial, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
@@ -161,7 +195,7 @@ def choose(outcomes: Iterable[Outcome], columns: Sequence[str] = (), *, each_alo
             task=task,
             arm=arm,
             epsilon=epsilon,
-            chosen=tuple(_best(cells[task, arm, epsilon], may_diverge=bool(columns) and epsilon is not None)),
+            chosen=tuple(_best(cells[task, arm, epsilon], may_diverge=may_diverge and epsilon is not None)),
             tried=tuple(outcome.trial for found in cells[task, arm, epsilon].values() for outcome in found),
         )
         for task, arm, epsilon in keys
@@ -169,9 +203,9 @@ def choose(outcomes: Iterable[Outcome], columns: Sequence[str] = (), *, each_alo
 
 
 def _best(candidates: Mapping[Trial, Sequence[Outcome]], *, may_diverge: bool) -> Sequence[Outcome]:
-    """The settings with the lowest mean validation loss; settings with a diverged seed cannot win.
+    """Returns the outcomes of the settings with the lowest mean validation loss.
 
-    Where methods are compared, one that always diverges is a result too.
+    Settings with a diverged seed cannot win. If there are no others, the outcomes have no test losses.
     """
     finite = {
         settings: fmean(outcome.validation_loss for outcome in outcomes)  # type: ignore[misc]
@@ -183,21 +217,4 @@ def _best(candidates: Mapping[Trial, Sequence[Outcome]], *, may_diverge: bool) -
     settings, outcomes = next(iter(candidates.items()))
     if may_diverge:
         return [outcome._replace(test_loss=None) for outcome in outcomes]
-    raise UserError(f"every setting diverged for {settings.label()}: try a smaller learning rate")
-
-
-def _worded(name: str, value: Any) -> str:
-    words = {
-        "l2_clip_norm": "C = {:g}",
-        "microbatch_size": "m = {}",
-        "batch_size": "batch {:,}",
-        "epochs": "{:g} epochs",
-        "learning_rate": "{:g}",
-    }
-    if name == "accountant":
-        return "PLD" if value == "tightest" else str(value)
-    if name == "response":
-        return RESPONSES[value]
-    if name == "debias":
-        return "debiased"
-    return words.get(name, "{}").format(value)
+    raise UserError(f"all settings diverged for {settings.label()}: try a smaller learning rate")

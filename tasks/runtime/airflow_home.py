@@ -1,7 +1,6 @@
-"""An Airflow of our own below the home folder: settings, database and pools, set up when needed.
+"""Our own Airflow in the home folder: settings, database and pool, set up on first use.
 
-Nothing here imports Airflow: it is run as a program, so that no process of it starts with JAX,
-Dask or MLflow loaded.
+Airflow is run as a program and never imported, so that none of its processes starts with JAX, Dask or MLflow loaded.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.errors import UserError
-from tasks.home import CHECKOUT, home, short_hash, write_text
-from tasks.progress import say
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT, home, short_hash, write_text
+from tasks.runtime.progress import say
 
-# Trials that may train at the same time: one, since a trial takes the whole device.
+# Training tasks that may run at the same time: one, since a group of trials uses the whole device.
 GPU_POOL_SLOTS = 1
 
 
 def airflow_environment() -> dict[str, str]:
-    """The environment in which ``airflow`` finds our DAGs and keeps its files below the home folder."""
+    """Returns the environment in which ``airflow`` finds our DAGs and keeps its files in the home folder."""
     programs = Path(sys.executable).parent
     return os.environ | {
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -28,10 +27,12 @@ def airflow_environment() -> dict[str, str]:
         "DP_ADS_HOME": str(home()),
         "AIRFLOW_HOME": str(home() / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
+        # Safe mode skips files without the words "dag" and "airflow"; dags/.airflowignore names those to skip.
+        "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        # Each running task imports JAX or MLflow: hundreds of megabytes.
+        # Limits tasks that run at the same time: each imports JAX or MLflow, hundreds of megabytes.
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
         "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
@@ -39,7 +40,7 @@ def airflow_environment() -> dict[str, str]:
 
 
 def ensure_airflow() -> None:
-    """Makes or brings up to date Airflow's database and the pool ``gpu``; does nothing the second time."""
+    """Creates or migrates Airflow's database and the pool ``gpu``, unless that is already done."""
     lock = CHECKOUT / "requirements.lock"
     state = short_hash([lock.read_text() if lock.exists() else "", GPU_POOL_SLOTS])
     marker = home() / "airflow" / "ready"
@@ -47,7 +48,7 @@ def ensure_airflow() -> None:
         return
     say("setting up Airflow's database")
     _airflow("db", "migrate")
-    _airflow("pools", "set", "gpu", str(GPU_POOL_SLOTS), "Trials that may train at the same time")
+    _airflow("pools", "set", "gpu", str(GPU_POOL_SLOTS), "Training tasks that may run at the same time")
     write_text(marker, state)
 
 

@@ -1,4 +1,4 @@
-"""``tasks run``: one pipeline, through the DAG that the Airflow UI shows, in this terminal."""
+"""``tasks run``: runs a pipeline in this terminal, through the same DAG that the Airflow UI shows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.airflow_home import airflow_environment, ensure_airflow
-from tasks.config import load_config
-from tasks.errors import UserError
-from tasks.home import home
-from tasks.progress import ERROR_MARK, PROGRESS_MARK, format_seconds, say
-from tasks.report_files import report_files
-from tasks.selection import select
+from tasks.config.loading import load_config
+from tasks.config.selection import select
+from tasks.reporting.files import report_files
+from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home
+from tasks.runtime.progress import ERROR_MARK, PROGRESS_MARK, format_seconds, say
 
 
 def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
-    """Runs the DAG to its end and returns what the report is made of.
+    """Runs the DAG to its end and returns the paths of the report's files.
 
-    Shows the steps' own lines; everything that Airflow logs goes to a file whose path is said.
+    Prints the progress of the steps. Airflow's log goes to a file, whose path is printed. Raises a ``UserError`` with
+    the errors of the steps if the run fails.
     """
     selection = select(load_config(), options)
     ensure_airflow()
@@ -55,20 +56,20 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
             process.terminate()
             raise
     if process.returncode != 0 or errors:
-        reasons = "\n".join(dict.fromkeys(errors)) or "a task failed in a way it should not have"
+        reasons = "\n".join(dict.fromkeys(errors)) or "a task failed unexpectedly"
         raise UserError(f"{reasons}\n(the run failed; full log: {log})")
     return report_files(home() / "reports" / selection.pipeline / "latest")
 
 
 class _TrialsLeft:
-    """Counts the trials that were trained, to say how long the others may take."""
+    """Counts trained trials in the progress lines and estimates the time left."""
 
     def __init__(self) -> None:
         self._done = self._total = 0
         self._start = time.monotonic()
 
     def left_after(self, line: str) -> str:
-        """What to add to a line: nothing, unless it tells of a finished trial."""
+        """Returns the text to append to a progress line; empty unless the line reports a finished trial."""
         planned = re.search(r"planned (\d+) trials, (\d+) of them", line)
         if planned:
             self._start = time.monotonic()

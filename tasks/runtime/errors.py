@@ -1,11 +1,11 @@
-"""The one kind of error a user is meant to read."""
+"""The error that a user can fix."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something the user can put right: says what is wrong, where, and what would be right.
+    """An error that the user can fix. The message says what is wrong, where, and what would be right.
 
-    The command line prints the message alone, without a traceback, and exits with status 2.
-    Anything else that is raised is a defect of ours and keeps its traceback.
+    The command line prints the message without a traceback and exits with status 2. Any other exception is a bug of
+    ours and keeps its traceback.
     """

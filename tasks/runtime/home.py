@@ -1,7 +1,7 @@
-"""Where generated files live, and how they are written: whole, or not at all.
+"""The folder for generated files, and atomic writes into it.
 
-Everything the pipeline makes is below one folder, ``var/`` in the checkout, that may be deleted
-at any time. ``DP_ADS_HOME`` moves it.
+Everything the pipeline generates is in one folder: ``var/`` in the checkout, or ``DP_ADS_HOME``. It can be deleted at
+any time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-# The variable by which ``make up`` tells the processes that it starts where it serves MLflow.
+from tasks.runtime.errors import UserError
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+# Environment variable with the address of the MLflow server, set by ``make up`` for the processes it starts.
 MLFLOW_AT = "DP_ADS_MLFLOW_AT"
 
 
 def home() -> Path:
-    """The folder for everything generated, as an absolute path."""
+    """Returns the absolute path of the folder for generated files."""
     return Path(os.environ.get("DP_ADS_HOME") or CHECKOUT / "var").expanduser().resolve()
 
 
 def short_hash(value: Any, length: int = 16) -> str:
-    """A key for a JSON-able value: equal values, in any order of their keys, have equal hashes.
+    """Returns a hash of a JSON-able value, for cache keys. The order of keys does not matter.
 
     >>> short_hash({"a": 1, "b": 2}) == short_hash({"b": 2, "a": 1})
     True
@@ -38,7 +40,7 @@ def short_hash(value: Any, length: int = 16) -> str:
 
 @contextlib.contextmanager
 def whole_file(final: Path) -> Iterator[Path]:
-    """Yields a path beside ``final`` whose file becomes it if the block ends well, and else is deleted."""
+    """Yields a temporary path. The file is renamed to ``final`` if the block succeeds, and deleted otherwise."""
     descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
     os.close(descriptor)
     temporary = Path(name)
@@ -51,25 +53,55 @@ def whole_file(final: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file under a temporary name and renames it, so that no reader sees a part of it."""
+    """Writes a text file atomically: no reader sees a part of it. Creates missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file atomically. NaN and infinity are errors."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path, *, alone: bool = False) -> Any:
+    """Reads a JSON file. Raises ``UserError`` if it is damaged.
+
+    ``alone`` is whether the file can be deleted and made again without the others in its folder.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is not JSON ({error})", alone=alone) from None
+
+
+def as_fields(path: Path, value: Any) -> Any:
+    """Returns the object that a JSON file holds, with a ``UserError`` that names the file for every missing key."""
+    if not isinstance(value, dict):
+        raise _damaged(path, "it is not a JSON object")
+    return _Fields(path, value)
+
+
+class _Fields(dict[str, Any]):
+    def __init__(self, path: Path, value: dict[str, Any]) -> None:
+        super().__init__(value)
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise _damaged(self._path, f"it has no {key!r}")
+
+
+def _damaged(path: Path, reason: str, *, alone: bool = False) -> UserError:
+    return UserError(
+        f"{path} is damaged: {reason}. Delete {'it' if alone else f'the folder {path.parent}'} and run again"
+    )
 
 
 @contextlib.contextmanager
 def whole_directory(final: Path) -> Iterator[Path]:
-    """Yields an empty folder that becomes ``final`` if the block ends well, and else is deleted.
+    """Yields an empty temporary folder. It is renamed to ``final`` if the block succeeds, and deleted otherwise.
 
-    If another process finished the same folder in the meantime, that one stays.
+    If another process has created ``final`` in the meantime, that one is kept.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
@@ -86,7 +118,7 @@ def whole_directory(final: Path) -> Iterator[Path]:
 
 
 def point_latest_at(folder: Path) -> None:
-    """Makes ``latest`` beside ``folder`` a link to it, replacing the earlier one in one step."""
+    """Points the symbolic link ``latest`` beside ``folder`` to it, atomically."""
     temporary = folder.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name)

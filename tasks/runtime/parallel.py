@@ -1,7 +1,7 @@
-"""Dask tasks, run on this machine's threads, or on the cluster at ``DASK_SCHEDULER_ADDRESS``; the same tasks on both.
+"""Runs Dask tasks on threads of this machine, or on the cluster at ``DASK_SCHEDULER_ADDRESS``.
 
-Every task writes files of its own or its own range of a file, and writes the same when it is run again. So a cluster
-may repeat what a lost worker did. It needs to see the same folders as we do.
+Every task is idempotent: it writes its own file, or its own range of a file, and writes the same bytes when repeated.
+So a cluster can repeat the tasks of a lost worker. Its workers need the same folders mounted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import dask
 import dask.system
 from dask.callbacks import Callback
 
-from tasks.errors import UserError
-from tasks.progress import Ticker, format_seconds, say
+from tasks.runtime.errors import UserError
+from tasks.runtime.progress import Ticker, format_seconds, say
 
 _CONNECT_SECONDS = 30
 _WAIT_SECONDS = 60
@@ -26,7 +26,7 @@ _WAIT_SECONDS = 60
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """Sends tasks to the cluster, if one is named, until the end of the block."""
+    """Connects to the cluster, if there is an address, for the duration of the block."""
     address = dask.config.get("scheduler-address", None)
     if address is None:
         yield
@@ -43,9 +43,9 @@ def cluster() -> Iterator[None]:
 
 
 class Phase:
-    """One phase of the work: runs its tasks and says how far and how fast they are.
+    """A phase of the work: runs its tasks and reports progress and speed.
 
-    A ``total`` is for tasks that come in several portions.
+    Give ``total``, in units, if ``compute`` is called several times.
     """
 
     def __init__(self, name: str, unit: str = "rows", total: float | None = None) -> None:
@@ -60,9 +60,12 @@ class Phase:
         sizes: Sequence[float] | None = None,
         rows_of: Callable[[Any], int] | None = None,
     ) -> list[Any]:
-        """The results of some ``dask.delayed`` calls.
+        """Runs ``dask.delayed`` tasks and returns their results, in order.
 
-        The size of each, in the phase's unit, measures progress; ``rows_of`` tells from a result how many rows it was.
+        Args:
+            tasks: The tasks.
+            sizes: Size of each task in the phase's unit, to measure progress. Default: count tasks.
+            rows_of: Returns the number of rows of a result, to report rows per second.
         """
         tasks = list(tasks)
         if not tasks:
@@ -87,15 +90,16 @@ class Phase:
             return list(dask.compute(*tasks))
 
     def done(self, rows: int) -> None:
+        """Reports the phase as finished."""
         seconds = max(time.monotonic() - self._begun, 1e-9)
         say(f"{self._name}: {rows:,} rows in {format_seconds(seconds)}, {rows / seconds:,.0f} rows/s")
 
 
 @contextlib.contextmanager
 def _threads() -> Iterator[None]:
-    """Threads of our own, which are left only when no task is at work any more.
+    """Gives Dask a thread pool that is shut down only when every running task has ended.
 
-    After an error Dask leaves running tasks alone, and they would still write into a folder that is being deleted.
+    After an error, Dask abandons running tasks, which would go on writing into a folder that is being deleted.
     """
     if dask.config.get("scheduler", "threads") not in ("threads", "threading"):
         yield
@@ -109,8 +113,8 @@ def _threads() -> Iterator[None]:
 
 
 def _client() -> Any:
-    """The cluster's client that is in force, if there is one."""
-    if "distributed" not in sys.modules:  # loading it takes a second
+    """Returns the client of the connected cluster, or None."""
+    if "distributed" not in sys.modules:  # importing it takes a second
         return None
     from distributed import default_client
 
@@ -131,7 +135,7 @@ def _on_cluster(client: Any, tasks: Sequence[Any], finished: Callable[[Any, Any]
             results[future.key] = future.result()
             finished(future.key, results[future.key])
     except KilledWorker as error:
-        raise UserError(f"the Dask workers died several times over the same task: {error}") from None
+        raise UserError(f"Dask gave up on a task whose workers kept dying: {error}") from None
     finally:
         client.cancel([future for future in futures if not future.done()])
         _wait_until_idle(client, {future.key for future in futures})
@@ -139,7 +143,7 @@ def _on_cluster(client: Any, tasks: Sequence[Any], finished: Callable[[Any, Any]
 
 
 def _wait_until_idle(client: Any, keys: set[Any]) -> None:
-    """A cancelled task that is already running runs to its end."""
+    """Waits for cancelled tasks that were already running: Dask lets them run to their end."""
     until = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < until:
         executing = client.run(_executing, on_error="ignore")  # a worker may be dying

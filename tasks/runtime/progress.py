@@ -1,7 +1,7 @@
-"""Lines that tell a person how the work is going.
+"""Progress lines for a person.
 
-One line an event, so that the same text reads well in a terminal and in an Airflow task log. The
-mark at the start of each line lets ``tasks run`` pick our lines out of Airflow's own logging.
+One line per event reads well both in a terminal and in an Airflow task log. The mark at the start of a line lets
+``tasks run`` pick our lines out of Airflow's log.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tasks.errors import UserError
+from tasks.runtime.errors import UserError
 
 PROGRESS_MARK = "▸ "
 ERROR_MARK = "✗ "
 
 
 def say(message: str) -> None:
+    """Prints a progress line."""
     print(PROGRESS_MARK + message, flush=True)
 
 
 def note(message: str) -> None:
-    """A line for the log alone: one of many of its kind."""
+    """Prints a line that ``tasks run`` does not show: one of many of its kind, for the log."""
     print(message, flush=True)
 
 
 def say_error(message: str) -> None:
+    """Prints an error, every line of it marked."""
     print("\n".join(ERROR_MARK + line for line in message.splitlines()), flush=True)
 
 
 def step(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a step for a DAG; an error that the user can put right is also said in marked lines."""
+    """Calls a step for a DAG. Prints a ``UserError`` in marked lines before raising it again."""
     try:
         return function(*arguments)
     except UserError as error:
@@ -38,8 +40,19 @@ def step(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def format_seconds(seconds: float) -> str:
+def counted(number: float, noun: str) -> str:
+    """Returns a number with its noun, in the plural where it is not one.
+
+    >>> counted(1, "trial"), counted(2, "trial"), counted(0.5, "epoch")
+    ('1 trial', '2 trials', '0.5 epochs')
     """
+    text = f"{number:g}" if isinstance(number, float) else f"{number}"
+    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats a duration for a person.
+
     >>> format_seconds(7.25), format_seconds(192), format_seconds(7400)
     ('7.2 s', '3 min 12 s', '2 h 3 min')
     """
@@ -51,9 +64,9 @@ def format_seconds(seconds: float) -> str:
 
 
 class Ticker:
-    """Says how far a long loop is, at most once every ``every_seconds``.
+    """Reports the progress of a long loop, at most once every ``every_seconds``.
 
-    The first line waits for a full period, so that short work stays quiet.
+    The first report comes after a full period, so that short loops stay silent.
     """
 
     def __init__(self, label: str, total: int, unit: str, every_seconds: float = 10.0) -> None:
@@ -65,6 +78,7 @@ class Ticker:
         self._first_done: int | None = None
 
     def update(self, done: int, detail: str = "") -> None:
+        """Reports that ``done`` of the total are done, if a report is due."""
         if self._first_done is None:
             self._first_done = done
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""``tasks up``: the Airflow UI and an MLflow server, until Ctrl-C."""
+"""``tasks up``: runs the Airflow UI and an MLflow server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from tasks.airflow_home import airflow_environment, ensure_airflow
-from tasks.config import load_config
-from tasks.errors import UserError
-from tasks.home import MLFLOW_AT, home
-from tasks.progress import say
+from tasks.config.loading import load_config
+from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.progress import say
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -32,10 +32,9 @@ Servers = dict[str, subprocess.Popen]
 
 
 def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
-    """Starts both, says where they are and how to log in, and returns when told to stop.
+    """Starts both servers, prints their addresses and the login, and returns when stopped.
 
-    Ctrl-C, SIGTERM and the end of the terminal stop both with all the processes they started, also
-    during the start.
+    Ctrl-C, SIGTERM and closing the terminal stop both servers and all their processes, also while they are starting.
     """
     load_config()
     _check_ports(host, {"AIRFLOW_PORT": airflow_port, "MLFLOW_PORT": mlflow_port})
@@ -48,13 +47,13 @@ def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
         "AIRFLOW__API__PORT": str(airflow_port),
         "AIRFLOW__API__BASE_URL": airflow_url,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url}/execution/",
-        # Seven processes for evaluations by language models, which nothing here uses.
+        # Saves seven processes that run evaluations by language models, which we do not use.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         MLFLOW_AT: mlflow_url,
     }
     python = sys.executable
-    # The parts of `airflow standalone` that are needed. Standalone would also serve task logs on
-    # all of the machine's addresses, run a triggerer, and not notice when a part has died.
+    # The parts of `airflow standalone` that we need. Standalone would also serve task logs on all network interfaces
+    # and run a triggerer, and it does not notice when a part dies.
     commands = {
         "MLflow": [python, "-m", "mlflow", "server", *_mlflow_arguments(host, mlflow_port)],
         "Airflow API server": [python, "-m", "airflow", "api-server"],
@@ -88,10 +87,10 @@ def _mlflow_arguments(host: str, port: int) -> list[str]:
 
 def _check_ports(host: str, ports: Mapping[str, int]) -> None:
     if len(set(ports.values())) < len(ports):
-        raise UserError(f"{' and '.join(ports)} are the same port, {next(iter(ports.values()))}: give two")
+        raise UserError(f"{' and '.join(ports)} are both {next(iter(ports.values()))}: choose two different ports")
     for name, port in ports.items():
         if not 0 < port < 65536:
-            raise UserError(f"{name} is {port}: a port is a number from 1 to 65535")
+            raise UserError(f"{name} must be from 1 to 65535, got {port}")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -99,21 +98,21 @@ def _check_ports(host: str, ports: Mapping[str, int]) -> None:
             except OSError as error:
                 free = port + 100 if port + 100 < 65536 else port - 100
                 raise UserError(
-                    f"port {port} on {host} cannot be used ({error.strerror}): end what uses it, "
-                    f"or choose another, for example `make up {name}={free}`"
+                    f"cannot use port {port} on {host} ({error.strerror}): stop the program that uses it, "
+                    f"or choose another port, for example `make up {name}={free}`"
                 ) from None
 
 
 @contextlib.contextmanager
 def until_signalled() -> Iterator[None]:
-    """Ends the block quietly at the first signal to stop; while it cleans up, further ones change nothing."""
+    """Ends the block at the first stop signal, without a traceback. Further signals are ignored during clean-up."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in handled:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    # nohup ignores the terminal's end, and so does what it starts.
+    # Under nohup, SIGHUP is ignored, and stays so.
     handled = [each for each in STOP_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     earlier = {each: signal.signal(each, stop) for each in handled}
     try:
@@ -126,7 +125,7 @@ def until_signalled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(commands: Mapping[str, list[str]], environment: Mapping[str, str], logs: Path) -> Iterator[Servers]:
-    """The named servers, each in a session of its own that is ended whole with the block."""
+    """Starts the servers, each in its own session. All processes of the sessions are stopped with the block."""
     servers: Servers = {}
     try:
         for name, command in commands.items():
@@ -145,9 +144,9 @@ def running(commands: Mapping[str, list[str]], environment: Mapping[str, str], l
 
 
 def _stop(servers: Servers) -> None:
-    """Asks the servers to end, then all their processes, and then makes them."""
-    # A server's own group first: it ends its children in its own order. Airflow runs a task in
-    # another group of the session.
+    """Interrupts the servers, then terminates, then kills what is left of their sessions."""
+    # First only each server's own process group, so that it stops its children in its own order. Airflow runs tasks
+    # in other groups of the session.
     for server in servers.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGINT)
@@ -171,11 +170,11 @@ def _wait_until_ended(servers: Servers, seconds: float) -> None:
 
 
 def _processes(server: subprocess.Popen) -> list[int]:
-    """The living processes of a server: itself and, where there is a /proc, all of its session."""
+    """Returns the live processes of a server: itself and, where there is a /proc, those of its session."""
     found = [server.pid] if server.poll() is None else []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # After the name, in parentheses: state, parent, group, session.
+            # The name is in parentheses; then come state, parent, group and session.
             state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) == server.pid and state != "Z" and int(folder.name) != server.pid:
                 found.append(int(folder.name))
@@ -190,13 +189,16 @@ def _wait_for(url: str, servers: Servers, logs: Path) -> None:
             if answer.status == 200:
                 return
         time.sleep(0.5)
-    raise UserError(f"{url} did not answer within {START_SECONDS} s; see the logs in {logs}")
+    raise UserError(f"{url} did not answer within {START_SECONDS} s; the logs are in {logs}")
 
 
 def check_alive(servers: Servers, logs: Path) -> None:
+    """Raises a ``UserError`` if a server has exited."""
     for name, server in servers.items():
         if server.poll() is not None:
-            raise UserError(f"{name} stopped by itself with status {server.returncode}; see {_log(logs, name)}")
+            raise UserError(
+                f"{name} exited unexpectedly with status {server.returncode}; its log is {_log(logs, name)}"
+            )
 
 
 def _log(logs: Path, name: str) -> Path:
@@ -204,10 +206,10 @@ def _log(logs: Path, name: str) -> Path:
 
 
 def _login() -> tuple[str, str]:
-    """The user and password that Airflow's simple auth manager made up."""
+    """Returns the user and password that Airflow's simple auth manager generated."""
     path = home() / "airflow" / "simple_auth_manager_passwords.json.generated"
     try:
         user, password = next(iter(json.loads(path.read_text()).items()))
     except (OSError, ValueError, StopIteration):
-        raise UserError(f"Airflow started but left no login in {path}") from None
+        raise UserError(f"Airflow started, but there is no login in {path}") from None
     return user, password

@@ -1,7 +1,7 @@
-"""MLflow: one parent run per pipeline run, one nested run per trial, each with the data that it is about.
+"""Logs to MLflow: one parent run per pipeline run and one nested run per trial, each with its dataset as an input.
 
-Parameters carry the names of ``pipelines.yaml``. Runs are found again by their tags, so a step
-that is tried twice logs once. ``MLFLOW_TRACKING_URI`` points elsewhere than the embedded store.
+Parameters have the names of ``pipelines.yaml``. Runs are found again by their tags, so a step that Airflow retries logs
+only once. ``MLFLOW_TRACKING_URI`` selects another server than the embedded store.
 """
 
 from __future__ import annotations
@@ -15,45 +15,53 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
-from tasks.config import Config
-from tasks.encoded import Prepared, open_prepared
-from tasks.home import CHECKOUT, MLFLOW_AT, home
-from tasks.selection import Selection
-from tasks.trial import Trial
+from tasks.config.loading import Config
+from tasks.config.selection import Selection
+from tasks.data.prepared import Prepared
+from tasks.privacy.audit_result import AuditResult
+from tasks.runtime.home import CHECKOUT, MLFLOW_AT, home
+from tasks.training.items import ParentRun
+from tasks.training.trial import Trial
+
+if TYPE_CHECKING:
+    from tasks.training.finished import TrialRecord
 
 _PARENT = "mlflow.parentRunId"
 _CONTEXT = "mlflow.data.context"
 
 
 def tracking_uri() -> str:
-    """The store in force: ``MLFLOW_TRACKING_URI``, or SQLite below the home folder."""
+    """Returns ``MLFLOW_TRACKING_URI``, or the SQLite store in the home folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow' / 'mlflow.db'}"
 
 
 def run_link(experiment: str, run_id: str) -> str:
-    """Where a run is shown: on the server in force, or by the one that ``make up`` starts, at its usual port unless it
-    has started this process."""
+    """Returns the address of a run's page in the MLflow UI.
+
+    For the embedded store, that is the server that ``make up`` starts: at its port if it started this process, else at
+    the default port.
+    """
     uri = tracking_uri()
     embedded = not uri.startswith(("http://", "https://"))
     server = os.environ.get(MLFLOW_AT, "http://127.0.0.1:5000") if embedded else uri.rstrip("/")
     return f"{server}/#/experiments/{experiment}/runs/{run_id}"
 
 
-def provenance(prepared: Mapping[str, str]) -> dict[str, str]:
-    """What a result comes from: the code, the packages and the data."""
-    data = {f"data {name}": open_prepared(Path(path)).fingerprint for name, path in prepared.items()}
+def provenance(prepared: Mapping[str, Prepared]) -> dict[str, str]:
+    """Returns the versions behind a result: the commit, the lock file's hash and the fingerprints of the data."""
+    data = {f"data {name}": data.fingerprint for name, data in prepared.items()}
     return {"git commit": _git_commit(), "requirements.lock": _lock_hash(), **data}
 
 
 def start_pipeline_run(
     config: Config, selection: Selection, name: str, prepared: Mapping[str, Prepared], cards: Mapping[str, Path]
-) -> dict[str, str]:
-    """Opens the parent run, with each dataset's prepared data and card; returns what its children must know of it."""
+) -> ParentRun:
+    """Opens the parent run, with prepared data as inputs and data cards as artifacts. Returns its ids."""
     client = _client(tracking_uri())
     tags = {
         "pipeline": selection.pipeline,
@@ -73,8 +81,8 @@ def start_pipeline_run(
     return {"mlflow_run": run.info.run_id, "experiment": experiment, "pipeline": selection.pipeline}
 
 
-def log_trial(parent: Mapping[str, str], trial: Trial, record: Mapping[str, Any], *, reused: bool) -> str:
-    """Logs a trained trial as a nested run, left open for the audit; returns the run's id."""
+def log_trial(parent: ParentRun, trial: Trial, record: TrialRecord, *, reused: bool) -> str:
+    """Logs a trained trial as a nested run, which stays open until its audit. Returns the run's id."""
     client = _client(tracking_uri())
     earlier = _find_child(client, parent, trial)
     if earlier is not None:
@@ -94,10 +102,13 @@ def log_trial(parent: Mapping[str, str], trial: Trial, record: Mapping[str, Any]
     run_id = client.create_run(parent["experiment"], run_name=trial.label(), tags=tags).info.run_id
     now = int(time.time() * 1000)
     metrics = [
-        Metric(name, point[key], now, point["step"])
+        Metric(name, value, now, point["step"])
         for point in record["curve"]
-        for name, key in (("train_loss", "train_loss"), (f"validation_{record['loss_name']}", "validation_loss"))
-        if point[key] is not None
+        for name, value in (
+            ("train_loss", point["train_loss"]),
+            (f"validation_{record['loss_name']}", point["validation_loss"]),
+        )
+        if value is not None
     ]
     finals = {
         "validation_loss": record["validation_loss"],
@@ -109,16 +120,15 @@ def log_trial(parent: Mapping[str, str], trial: Trial, record: Mapping[str, Any]
         "noise_multiplier": trial.noise_multiplier,
     }
     metrics += [Metric(name, value, now, record["steps"]) for name, value in finals.items() if value is not None]
-    params = {name: value for name, value in trial.model_dump(mode="json").items() if value is not None}
-    _log(client, run_id, params=params, metrics=metrics)
+    _log(client, run_id, params=trial.flat_settings(), metrics=metrics)
     client.log_inputs(run_id, _inputs(client, parent, trial))
     return run_id
 
 
 def data_input(prepared: Prepared) -> DatasetInput:
-    """Prepared data as an input of a run: what MLflow shows of it, and finds runs by.
+    """Returns prepared data as an input of a run, by which MLflow finds the runs of a dataset.
 
-    Its digest is the fingerprint. Rows are in the profile, columns with their types as they are encoded in the schema.
+    The digest is the fingerprint, the profile has the number of rows, and the schema has the encoded columns' types.
     """
     columns = [
         *({"name": name, "type": "float", "required": False} for name in prepared.integer_columns),
@@ -138,13 +148,18 @@ def data_input(prepared: Prepared) -> DatasetInput:
     return DatasetInput(dataset, [InputTag(_CONTEXT, "training")])
 
 
-def log_audit(run_id: str, audit: Mapping[str, Any], statement: Path) -> None:
-    """Adds the audited ε and the privacy statement to a trial's run, and ends it."""
+def log_audit(run_id: str, audit: AuditResult, statement: Path) -> None:
+    """Adds the audited ε and the privacy statement to a trial's run, and closes the run."""
     client = _client(tracking_uri())
     now = int(time.time() * 1000)
-    attack = audit.get("attack") or {}
-    measured = {name: audit.get(name) for name in ("epsilon", "epsilon_lower", "pld_epsilon", "rdp_epsilon")}
-    measured["attack_epsilon_lower"] = attack.get("epsilon_lower")
+    attack = audit["attack"]
+    measured = {
+        "epsilon": audit["epsilon"],
+        "epsilon_lower": audit["epsilon_lower"],
+        "pld_epsilon": audit["pld_epsilon"],
+        "rdp_epsilon": audit["rdp_epsilon"],
+        "attack_epsilon_lower": attack and attack["epsilon_lower"],
+    }
     metrics = [Metric(name, value, now, 0) for name, value in measured.items() if value is not None]
     _log(client, run_id, metrics=metrics, tags={"audit": audit["verdict"]})
     client.log_artifact(run_id, str(statement))
@@ -152,7 +167,7 @@ def log_audit(run_id: str, audit: Mapping[str, Any], statement: Path) -> None:
 
 
 def log_report(parent_run: str, metrics: Mapping[str, float], files: Iterable[Path]) -> None:
-    """Adds the tables to the parent run, and ends it."""
+    """Adds the report's metrics and files to the parent run, and closes it."""
     client = _client(tracking_uri())
     now = int(time.time() * 1000)
     _log(client, parent_run, metrics=[Metric(name, value, now, 0) for name, value in metrics.items()])
@@ -165,7 +180,7 @@ def log_report(parent_run: str, metrics: Mapping[str, float], files: Iterable[Pa
 def _client(uri: str) -> MlflowClient:
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        # A new store tells of each table that it makes.
+        # A new store logs each table that it creates.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
 
@@ -174,20 +189,20 @@ def _experiment(client: MlflowClient, name: str) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:
         return experiment.experiment_id
-    # A remote server decides by itself where artifacts go; the embedded store keeps them beside it.
+    # A remote server decides where artifacts go; for the embedded store, they are kept beside it.
     embedded = "MLFLOW_TRACKING_URI" not in os.environ
     location = (home() / "mlflow" / "artifacts" / name).as_uri() if embedded else None
     return client.create_experiment(name, artifact_location=location)
 
 
-def _find_child(client: MlflowClient, parent: Mapping[str, str], trial: Trial) -> Run | None:
+def _find_child(client: MlflowClient, parent: ParentRun, trial: Trial) -> Run | None:
     query = f"tags.`{_PARENT}` = '{parent['mlflow_run']}' AND tags.trial = '{trial.key}'"
     found = client.search_runs([parent["experiment"]], query, max_results=1)
     return found[0] if found else None
 
 
-def _inputs(client: MlflowClient, parent: Mapping[str, str], trial: Trial) -> list[DatasetInput]:
-    """The trial's data among the inputs of its parent run."""
+def _inputs(client: MlflowClient, parent: ParentRun, trial: Trial) -> list[DatasetInput]:
+    """Returns the input of the parent run that is the trial's data."""
     found = client.search_runs([parent["experiment"]], f"attributes.run_id = '{parent['mlflow_run']}'", max_results=1)
     inputs = [data for run in found if run.inputs is not None for data in run.inputs.dataset_inputs]
     wanted = trial.dataset, trial.data_fingerprint
@@ -209,7 +224,7 @@ def _log(
         params=[Param(name, str(value)) for name, value in (params or {}).items()],
         tags=[RunTag(name, value) for name, value in (tags or {}).items()],
     )
-    # The server takes a thousand metrics a request.
+    # The server accepts a thousand metrics per request.
     for start in range(1000, len(metrics), 1000):
         client.log_batch(run_id, metrics=metrics[start : start + 1000])
 

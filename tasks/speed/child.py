@@ -1,7 +1,7 @@
-"""Measurements in processes of their own: ``run_child`` here, ``python -m tasks.speed.child`` there.
+"""Runs a measurement in a child process: ``run_child`` in the parent, ``python -m tasks.speed.child`` in the child.
 
-What is measured in one process leaves threads, arenas and compiled programs behind that the next
-measurement should not find, and the process that asks for it need not start JAX.
+A measurement leaves threads, malloc arenas and compiled programs behind that would distort the next one. And the
+parent need not start JAX.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError
-from tasks.home import CHECKOUT, read_json, write_json
-from tasks.progress import say_error
+from tasks.config.loading import load_config
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT, read_json, write_json
+from tasks.runtime.progress import say_error
 
 _PACKAGES = ("tasks", "benchmarks")
 _KILLED = -9
 
 
 def run_child(target: str, environment: Mapping[str, str], **request: Any) -> Any:
-    """Calls ``target`` in a new process: ``module:function`` of one of our packages, JSON-able in and out.
+    """Calls a function in a new process and returns its result.
 
-    What it prints is printed here, line by line. It does not outlive the call.
+    Args:
+        target: ``module:function`` in ``tasks`` or ``benchmarks``.
+        environment: Environment variables of the process.
+        **request: Keyword arguments of the function, JSON-able, as its result must be.
+
+    The output of the child is printed line by line. The child does not outlive the call.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -49,16 +55,16 @@ def run_child(target: str, environment: Mapping[str, str], **request: Any) -> An
                 child.kill()
                 raise
         if child.returncode == _KILLED:
-            raise UserError(f"measuring {request} was killed: most likely the machine ran out of memory")
+            raise UserError(f"the process measuring {request} was killed; most likely the machine ran out of memory")
         if child.returncode:
-            raise UserError(f"measuring {request} failed, see above")
+            raise UserError(f"measuring {request} failed; the reason is above")
         return read_json(answer)
 
 
 def find_target(target: str) -> Callable[..., Any]:
-    """The function ``module:function``; a ``ValueError`` if it is none of ours.
+    """Returns the function ``module:function``. Raises ``ValueError`` if it is not in our packages.
 
-    >>> find_target("tasks.home:short_hash").__name__
+    >>> find_target("tasks.runtime.home:short_hash").__name__
     'short_hash'
     >>> find_target("os:system")
     Traceback (most recent call last):
@@ -73,6 +79,7 @@ def find_target(target: str) -> Callable[..., Any]:
 
 def _main(target: str, request: str, answer: str) -> int:
     try:
+        load_config()  # imports the plug-ins, which may have registered the model to measure
         result = find_target(target)(**json.loads(request))
     except KeyboardInterrupt:
         return 130

@@ -1,41 +1,45 @@
-"""One training step for each way of computing (clipped) gradients, compiled.
+"""One compiled training step for each way of computing the (clipped) gradient sum.
 
-All have the same state, batch, optimiser and schedule, and differ in how a batch becomes a sum of
-gradients, and in whether noise is drawn.
+All have the same state, batch, optimizer and schedule. They differ in how they sum the gradients of a batch, and in
+whether they draw noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dp_core import training, two_pass
-from dp_core.clipping import GradientSum, zero_sum
-from dp_core.layers import INITIAL_SCALES
-from dp_core.losses import OBJECTIVES
-from dp_core.memory import rows_at_once
-from dp_core.optimizers import make_optimizer
-from dp_core.oracle import global_norms, per_example_gradients
-from dp_core.physical_batches import PhysicalShape, physical_shape
-from dp_core.signals import Batch
-from dp_core.training import Hyperparameters, Method, TrainState, as_traced
-from dp_core.updates import UpdateRule, dense_update
+from dp_core.clipping import two_pass
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.layers import INITIAL_SCALES
+from dp_core.clipping.one_pass import GradientSum, zero_sum
+from dp_core.clipping.oracle import global_norms, per_example_gradients
+from dp_core.clipping.signals import Batch
+from dp_core.training.losses import OBJECTIVES
+from dp_core.training.method import Method
+from dp_core.training.physical_batches import PhysicalShape, physical_shape
+from dp_core.training.step import Hyperparameters, TrainState, as_traced, noisy_update, train_step
+from dp_core.training.updates import make_update_rule, without_noise
+from tasks.speed.results import ProgramDescription
 from tasks.speed.workloads import Workload, workload_from_json
+from tasks.training.hardware import rows_at_once
 
 OPTIMIZER, MOMENTUM = "sgd", 0.9
 
-MethodName = Literal["non_private", "vmap", "two_pass_ghost", "one_pass_ghost"]
-# "whole": the batch at once, as one would write it without a trainer. "pieces": in physical batches.
+# "ghost" is the one-pass ghost clipping that this project trains with; "two_pass_ghost" is the paper's. "vmap" holds a
+# gradient for each example.
+MethodName = Literal["non_private", "vmap", "ghost", "two_pass_ghost"]
+# "whole": the batch at once, as in a plain framework step. "pieces": in physical batches, as the trainer does.
 Form = Literal["whole", "pieces"]
 Step = Callable[[TrainState, Batch, jax.Array, jax.Array, Hyperparameters], tuple[TrainState, jax.Array]]
 
 
 class Program(NamedTuple):
-    """A step that is measured: ``pieces`` physical batches of ``rows`` rows hold its batch."""
+    """A step to measure. Its batch is held in ``pieces`` physical batches of ``rows`` rows."""
 
     workload: Workload
     method: MethodName
@@ -50,24 +54,39 @@ class Program(NamedTuple):
         cut = f", {self.pieces} × {self.rows:,}" if self.form == "pieces" else ""
         return f"{self.method}{' with noise' if self.noise else ''}{cut}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "workload": self.workload.to_json()}
+    def to_json(self) -> ProgramDescription:
+        return {
+            "workload": self.workload.to_json(),
+            "method": self.method,
+            "noise": self.noise,
+            "form": self.form,
+            "batch_size": self.batch_size,
+            "pieces": self.pieces,
+            "rows": self.rows,
+        }
 
 
-def program_from_json(described: Mapping[str, Any]) -> Program:
-    """What ``to_json`` described."""
-    return Program(**{**described, "workload": workload_from_json(described["workload"])})
+def program_from_json(described: ProgramDescription) -> Program:
+    """Returns the program that ``to_json`` described."""
+    return Program(
+        workload_from_json(described["workload"]),
+        described["method"],
+        described["noise"],
+        described["form"],
+        described["batch_size"],
+        described["pieces"],
+        described["rows"],
+    )
 
 
 def programs_for(
     workload: Workload, method: MethodName, *, noise: bool, batch_size: int, physical_batch_size: int | None = None
 ) -> list[Program]:
-    """The forms in which a method is tried, of which the faster one is reported.
+    """Returns the forms of a method to time; the faster one is reported.
 
-    Ghost clipping runs in physical batches as the trainer cuts them, of the size that it chooses for
-    this machine unless one is given. Non-private training is tried in that way, through the trainer,
-    and as a plain framework step over the whole batch, so that ratios are to the better of the two.
-    ``vmap`` is the naive program, which takes the batch whole.
+    Ghost clipping runs in physical batches, by default of the size that the trainer chooses on this machine.
+    Non-private training runs both through the trainer and as a plain framework step over the whole batch, so that
+    ratios are to the faster of the two. ``vmap``, the naive program, takes the whole batch.
     """
     forms: dict[str, tuple[Form, ...]] = {"vmap": ("whole",), "non_private": ("whole", "pieces")}
     return [
@@ -87,14 +106,14 @@ def make_program(
     batch_size: int,
     physical_batch_size: int | None = None,
 ) -> Program:
-    """A method in any form, also in one that is not what it is reported in."""
+    """Returns a program of a method in the given form, which need not be one that ``programs_for`` times."""
     whole = PhysicalShape(1, batch_size)
     shape = whole if form == "whole" else trainer_shape(workload, batch_size, physical_batch_size)
     return Program(workload, method, noise, form, batch_size, *shape)
 
 
 def trainer_shape(workload: Workload, batch_size: int, physical_batch_size: int | None) -> PhysicalShape:
-    """The physical batches that the trainer would cut a batch into."""
+    """Returns the physical batches that the trainer would split a batch into."""
     columns = {"integers": workload.integers, "categoricals": workload.categoricals}
     rows = physical_batch_size or rows_at_once(workload.model, parameter_shapes(workload), **columns)
     return physical_shape(batch_size, largest_rows=rows)
@@ -110,16 +129,16 @@ def parameter_shapes(workload: Workload) -> Any:
 
 
 def initial_state(workload: Workload) -> TrainState:
-    """A state to start from. To be compiled: then it takes no more memory than it holds."""
+    """Returns an initial training state. Compile it, so that it allocates nothing but the state."""
 
     def some_values(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        # As large as a model's first values, and made without a draw's temporary memory.
+        # Of the scale of initial parameters, without the temporary memory of a random draw.
         waves = jnp.sin(jax.lax.iota(jnp.float32, leaf.size)).reshape(leaf.shape)
         return 2**0.5 * INITIAL_SCALES[path[-1].key](leaf.shape) * waves
 
     params = jax.tree_util.tree_map_with_path(some_values, parameter_shapes(workload))
     none = jnp.zeros((), jnp.int32)
-    return TrainState(none, params, _update_rule(noise=True).init(params), jnp.ones(()), none)
+    return TrainState(none, params, make_update_rule(_method(workload, private=True)).init(params), jnp.ones(()), none)
 
 
 def hyperparameters(batch_size: int) -> Hyperparameters:
@@ -131,12 +150,12 @@ def hyperparameters(batch_size: int) -> Hyperparameters:
 
 
 def make_step(program: Program) -> Step:
-    """The step as a pure function of (state, batches, number of pieces, key, numbers)."""
+    """Returns the step, a pure function of (state, batches, number of pieces, key, hyperparameters)."""
     private, workload = program.method != "non_private", program.workload
-    method = Method(workload.model, workload.task, OPTIMIZER, MOMENTUM, private)
-    update = _update_rule(noise=program.noise)
-    if program.method == "one_pass_ghost" or (program.method, program.form) == ("non_private", "pieces"):
-        return partial(training._step, method, update)
+    method = _method(workload, private=private)
+    rule = make_update_rule(method) if program.noise else without_noise(make_update_rule(method))
+    if program.method == "ghost" or (program.method, program.form) == ("non_private", "pieces"):
+        return partial(train_step, method, rule)
 
     add: dict[str, Callable[..., GradientSum]] = {
         "non_private": _add_plainly,
@@ -155,14 +174,14 @@ def make_step(program: Program) -> Step:
 
         total = zero_sum(state.params)
         summed = add_piece(0, total) if program.pieces == 1 else jax.lax.fori_loop(0, pieces, add_piece, total)
-        state = training._take_step(method, update, state, summed.gradients, summed.too_long, key, hyper)
+        state = noisy_update(method, rule, state, summed, key, hyper)
         return state, summed.loss / hyper.expected_batch_size
 
     return step
 
 
 def compile_step(program: Program) -> Any:
-    """The compiled step, which gives up its state's memory for the new state. Nothing is allocated."""
+    """Compiles the step, with its state donated. Allocates no arrays."""
     workload = program.workload
     key = jax.eval_shape(lambda: jax.random.key(0))
     arguments = (
@@ -176,22 +195,14 @@ def compile_step(program: Program) -> Any:
 
 
 def planned_bytes(compiled: Any) -> int:
-    """What XLA's compiler planned for a step: arguments, results and temporaries, those that share memory once."""
+    """Returns the bytes XLA planned for a step: arguments, outputs and temporaries; aliased buffers count once."""
     plan = compiled.memory_analysis()
     arguments = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
     return int(arguments + plan.temp_size_in_bytes)
 
 
-def _update_rule(*, noise: bool) -> UpdateRule:
-    """The trainer's update; without noise, one that does not even draw it."""
-    update = dense_update(make_optimizer(OPTIMIZER, momentum=MOMENTUM))
-    if noise:
-        return update
-    return update._replace(
-        apply=lambda state, params, gradient_sum, scale: update.apply(
-            state, params, gradient_sum, scale._replace(standard_deviation=None)
-        )
-    )
+def _method(workload: Workload, *, private: bool) -> Method:
+    return Method(workload.model, workload.task, OPTIMIZER, MOMENTUM, private)
 
 
 def _add_plainly(total: GradientSum, model: Any, params: Any, batch: Batch, example_loss: Any) -> GradientSum:
@@ -210,6 +221,6 @@ def _add_by_vmap(
 ) -> GradientSum:
     """A gradient for each example by ``vmap``, clipped and added up: DP-SGD as it is first written."""
     gradients = per_example_gradients(model, params, batch, example_loss)
-    factors = batch.mask * jnp.minimum(1.0, l2_clip_norm / global_norms(gradients))
+    factors = batch.mask * clip_factor("fixed").oracle(global_norms(gradients), l2_clip_norm)
     clipped = jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, axes=1), gradients)
     return total._replace(gradients=jax.tree.map(jnp.add, total.gradients, clipped))

@@ -1,12 +1,13 @@
-"""What children are asked for: measurements with JSON in and out."""
+"""Measurements that run in a child process, with JSON-able arguments and results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.speed import memory
+from tasks.speed import step_memory
 from tasks.speed.programs import Form, MethodName, parameter_count, program_from_json, programs_for
+from tasks.speed.results import ProgramDescription, TimedSteps
 from tasks.speed.timing import time_programs
 from tasks.speed.workloads import workload_from_json
 
@@ -19,11 +20,11 @@ def time_steps(
     physical_batch_size: int | None,
     uncut_baseline: bool = True,
     **how: Any,
-) -> dict[str, Any]:
-    """Times each method with noise or without, in all its forms; ``how`` is for ``time_programs``.
+) -> TimedSteps:
+    """Times each (method, noise) of ``steps`` in all its forms. ``how`` is passed on to ``time_programs``.
 
-    Unless ``uncut_baseline``, non-private training is tried through the trainer only where that cuts the batch: of
-    a batch that it takes whole, a plain step tells as much.
+    Without ``uncut_baseline``, the trainer's non-private step is skipped at batch sizes that it computes whole, where
+    it does the same as the plain step.
     """
     made = workload_from_json(workload)
     programs = [
@@ -35,25 +36,23 @@ def time_steps(
         if uncut_baseline or (program.method, program.form, program.pieces) != ("non_private", "pieces", 1)
     ]
     timings = time_programs(programs, **how)
-    return {
-        "parameters": parameter_count(made),
-        "timings": [{**timing._asdict(), "program": timing.program.to_json()} for timing in timings],
-    }
+    return {"parameters": parameter_count(made), "timings": [timing.to_json() for timing in timings]}
 
 
-def measure_peak(*, program: Mapping[str, Any]) -> int | None:
-    return memory.measure_peak(program_from_json(program))
+def measure_peak(*, program: ProgramDescription) -> int | None:
+    return step_memory.measure_peak(program_from_json(program))
 
 
 def largest_batch_size(*, workload: Mapping[str, Any], method: MethodName, form: Form, **limits: Any) -> int:
-    return memory.largest_batch_size(workload_from_json(workload), method, form, **limits)
+    return step_memory.largest_batch_size(workload_from_json(workload), method, form, **limits)
 
 
 def largest_batch_sizes(
     *, workload: Mapping[str, Any], searches: Sequence[tuple[MethodName, Form, Sequence[int]]], **limits: Any
 ) -> list[int]:
-    """Several in one process: they only compile. A search is a method, its form, and sizes that are known."""
+    """Searches for several methods in one process, since it only compiles. A search is (method, form, known sizes)."""
     made = workload_from_json(workload)
     return [
-        memory.largest_batch_size(made, method, form, known_sizes=known, **limits) for method, form, known in searches
+        step_memory.largest_batch_size(made, method, form, known_sizes=known, **limits)
+        for method, form, known in searches
     ]

@@ -1,4 +1,4 @@
-"""The memory that a program takes, and the largest batch that a cap leaves room for."""
+"""Memory of a training step: its measured peak, and the largest batch that fits under a cap."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _STEPS = 3
 
 
 def measure_peak(program: Program) -> int | None:
-    """By how many bytes this process grew at most, from before a program's arrays were made until it ran.
+    """Returns the peak growth of this process in bytes while it creates a program's arrays and runs it.
 
-    For a process that does nothing else, and that gives freed memory back: ``keep_freed_memory`` leaves
-    blocks behind in whichever thread's arena they were. None where the kernel does not tell.
+    Call it in a process that does nothing else and has not called ``keep_freed_memory``, which would leave freed
+    blocks in the threads' arenas. Returns None where the kernel does not report the peak.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -42,13 +42,13 @@ def measure_peak(program: Program) -> int | None:
     batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
     gc.collect()
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten: compiling took its own
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which includes compiling
     except OSError:
         return None
     before = _resident("VmRSS")
     state, on_device = make_state(), jax.tree.map(lambda leaf: jax.device_put(leaf, may_alias=False), batches)
     for _ in range(_STEPS):
-        # Waiting for each: temporaries of a step that only waits for its turn are not a step's need.
+        # Wait for each step: a queued one would already hold its temporaries.
         state, _ = jax.block_until_ready(compiled(state, on_device, np.int32(program.pieces), key, numbers))
     return _resident("VmHWM") - before
 
@@ -62,10 +62,10 @@ def largest_batch_size(
     physical_batch_size: int | None = None,
     known_sizes: Sequence[int] = (),
 ) -> int:
-    """The largest power of two for which XLA plans at most ``cap_bytes`` for a step without noise.
+    """Returns the largest power of two for which XLA plans at most ``cap_bytes`` for a step without noise.
 
-    Found by compiling alone. 0 if not even a batch of one example fits. ``known_sizes`` are two batch sizes whose
-    programs are in JAX's compilation cache; they spare time, and do not change the result.
+    Only compiles. Returns 0 if even a batch of one example does not fit. ``known_sizes`` are two batch sizes that are
+    in JAX's compilation cache: they save time and do not change the result.
     """
 
     def program(batch_size: int) -> Program:
@@ -77,8 +77,8 @@ def largest_batch_size(
     def planned(batch_size: int) -> int:
         return planned_bytes(compile_step(program(batch_size)))
 
-    # What is planned grows linearly, with physical batches from several of them on: two sizes tell
-    # about where the cap is, which spares compiling most of the powers in between.
+    # The planned memory is linear in the batch size (in physical batches, once there are several). Two sizes locate
+    # the cap approximately, which saves compiling most of the powers of two in between.
     unit = 64 if form == "whole" else 8 * program(2**20).rows
     small, large = known_sizes or (unit, 8 * unit)
     bytes_a_row = max((planned(large) - planned(small)) / (large - small), 1e-9)

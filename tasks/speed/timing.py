@@ -1,4 +1,4 @@
-"""Steps per second of several programs, measured in turns so that their ratios hold on a machine that is not quiet."""
+"""Steps per second of several programs, timed in turns so that their ratios hold on a busy machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dp_core.memory import available_memory, keep_freed_memory
-from tasks.progress import Ticker, say
+from tasks.runtime.memory import available_memory, keep_freed_memory
+from tasks.runtime.progress import Ticker, counted, say
 from tasks.speed.programs import Program, compile_step, hyperparameters, initial_state, planned_bytes
+from tasks.speed.results import TimedProgram
 
-# In a round each program has up to so many turns of about so many seconds, or one step if that is
-# longer. Short turns find the quiet moments of a busy machine.
+# Turns of a program in each round, and the length of a turn (or one step, if that is longer). Short turns find the
+# quiet moments of a busy machine.
 _TURNS, _TURN_SECONDS = 5, 0.08
-# A program's speed is settled when its best few turns agree to this share; it is given up after so
-# many times the rounds that were asked for.
-_SETTLED_TURNS, _SETTLED_SPREAD, _MOST_ROUNDS = 3, 0.03, 3
-# A program is not started if it would take more than this share of the free memory.
+# A program's speed is settled when its best turns agree within this relative spread. Timing stops after this multiple
+# of the requested rounds even if it is not settled.
+_SETTLED_TURNS, _SETTLED_SPREAD, _MAX_ROUNDS_FACTOR = 3, 0.03, 3
+# Maximum share of the free memory that a program may plan for; otherwise it is not run.
 _MEMORY_SHARE = 0.8
-# Two ways to add up the same clipped gradients differ by rounding.
+# Tolerance for rounding: two programs that sum the same clipped gradients add them in different orders.
 _AGREEMENT = 1e-4
 
 
 class Timing(NamedTuple):
-    """A program's steps per second at best and in the middle of its turns, and the bytes that XLA planned for it.
+    """A program's steps per second in its best and its median turn, and the bytes that XLA planned for it.
 
-    ``steps_per_second_of_rounds`` is each round's mean. A program that does not fit into memory has no speed.
+    ``steps_per_second_of_rounds`` has the mean of each round. A program that does not fit into memory has no speed.
     """
 
     program: Program
@@ -38,14 +39,26 @@ class Timing(NamedTuple):
     planned_bytes: int
     steps_per_second_of_rounds: list[float]
 
+    def to_json(self) -> TimedProgram:
+        return {
+            "program": self.program.to_json(),
+            "steps_per_second": self.steps_per_second,
+            "median_steps_per_second": self.median_steps_per_second,
+            "planned_bytes": self.planned_bytes,
+            "steps_per_second_of_rounds": self.steps_per_second_of_rounds,
+        }
+
 
 def time_programs(
     programs: Sequence[Program], *, rounds: int, until_settled: bool = True, cap_bytes: int | None = None
 ) -> list[Timing]:
-    """Each program's best over the rounds. One that does not fit into memory is compiled and not run.
+    """Times each program over several rounds. A program that does not fit into memory is compiled but not run.
 
-    With ``cap_bytes`` a program for which XLA plans more does not fit either. Unless ``until_settled``, a
-    busy machine is given no more rounds than others, so that all means are over equally many.
+    Args:
+        programs: The programs, all for the same batch size.
+        rounds: Number of rounds; every program has its turns in each.
+        until_settled: Adds rounds on a busy machine. Without it, every mean is over the same number of rounds.
+        cap_bytes: Programs for which XLA plans more than this do not fit either.
     """
     keep_freed_memory()
     runners, planned = {}, {}
@@ -57,12 +70,11 @@ def time_programs(
         if planned[program] <= (room if cap_bytes is None else min(room, cap_bytes)):
             runners[program] = _Runner(program, compiled)
     _check_agreement(runners)
-    # Gigabytes of temporaries are still being given back when the next program runs already, so vmap
-    # comes when the others are done.
+    # The system is still reclaiming vmap's gigabytes of temporaries when the next program runs, so vmap goes last.
     in_turns = [runner for program, runner in runners.items() if program.method != "vmap"]
     alone = [runner for program, runner in runners.items() if program.method == "vmap"]
     for group in filter(None, (in_turns, alone)):
-        _time_group(group, rounds, (_MOST_ROUNDS if until_settled else 1) * rounds)
+        _time_group(group, rounds, (_MAX_ROUNDS_FACTOR if until_settled else 1) * rounds)
     best = {program: 1 / min(runner.seconds) for program, runner in runners.items()}
     median = {program: 1 / statistics.median(runner.seconds) for program, runner in runners.items()}
     by_round = {program: [1 / seconds for seconds in runner.rounds] for program, runner in runners.items()}
@@ -73,14 +85,14 @@ def time_programs(
 
 
 def _time_group(group: Sequence[_Runner], rounds: int, most: int) -> None:
-    """At least ``rounds`` rounds, and up to ``most`` on a busy machine, until no best is a stroke of luck."""
-    say(f"timing {len(group)} programs in {rounds} rounds")
+    """Runs ``rounds`` rounds, then up to ``most`` until the speed of every program is settled."""
+    say(f"timing {counted(len(group), 'program')} in {counted(rounds, 'round')}")
     ticker = Ticker("timing", rounds, "rounds")
     for round_number in range(most):
         if round_number >= rounds and all(runner.is_settled() for runner in group):
             return
         if round_number == rounds:
-            say(f"the machine is busy with other work: up to {most - rounds} more rounds")
+            say(f"the machine is busy: up to {counted(most - rounds, 'more round')}")
             ticker = Ticker("timing", most, "rounds")
         ticker.update(round_number)
         for turn in range(_TURNS):
@@ -92,7 +104,7 @@ def _time_group(group: Sequence[_Runner], rounds: int, most: int) -> None:
 
 
 class _Runner:
-    """A compiled step with its arrays. It has run once when it is made."""
+    """A compiled step with its arrays. Creating one runs the step twice."""
 
     def __init__(self, program: Program, compiled: Any) -> None:
         workload = program.workload
@@ -106,12 +118,12 @@ class _Runner:
             hyperparameters(program.batch_size),
         )
         self._run(1)
-        # The first step's velocity is its mean gradient.
+        # After one step, SGD's velocity is the mean gradient.
         self.first_gradients = jax.tree.map(np.array, self._state.update_state)
         seconds = self._run(1)
         self._steps = max(1, round(_TURN_SECONDS / seconds))
         self.turns = min(_TURNS, max(1, round(_TURNS * _TURN_SECONDS / seconds)))
-        # A step's, in each turn and by the mean of each round.
+        # Seconds per step in each turn, and the mean of each round.
         self.seconds: list[float] = []
         self.rounds: list[float] = []
 
@@ -122,7 +134,7 @@ class _Runner:
         self.rounds.append(statistics.fmean(self.seconds[-self.turns :]))
 
     def is_settled(self) -> bool:
-        """Whether the best turn is one of several that were about as good."""
+        """Returns whether the best turn was no outlier: several turns were about as fast."""
         fastest = sorted(self.seconds)[:_SETTLED_TURNS]
         return fastest[-1] <= (1 + _SETTLED_SPREAD) * fastest[0]
 
@@ -135,7 +147,7 @@ class _Runner:
 
 
 def _check_agreement(runners: dict[Program, _Runner]) -> None:
-    """Raises unless all programs without noise computed the same: clipped sums, or plain ones."""
+    """Raises unless the programs without noise agree: the private ones on clipped sums, the others on plain sums."""
     for private in (True, False):
         same = [p for p in runners if not p.noise and (p.method != "non_private") == private]
         for program in same[1:]:
@@ -145,7 +157,7 @@ def _check_agreement(runners: dict[Program, _Runner]) -> None:
 
 
 def relative_distance(tree: Any, expected: Any) -> float:
-    """The L2 norm of the difference over the norm of ``expected``."""
+    """Returns the L2 norm of the difference, divided by the norm of ``expected``."""
     differences = jax.tree.map(lambda left, right: float(np.sum((left - right) ** 2)), tree, expected)
     norms = [float(np.sum(leaf**2)) for leaf in jax.tree.leaves(expected)]
     return float(np.sqrt(sum(jax.tree.leaves(differences)) / sum(norms)))

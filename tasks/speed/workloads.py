@@ -1,4 +1,4 @@
-"""What is trained in a measurement: a model and examples for it, described so that another process can make them."""
+"""Workloads of measurements: a model with examples, in a form that can be sent to a child process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dp_core.models import AdModel, CategoricalFeature, ModelName, make_model
-from dp_core.signals import Batch
-from tasks.encoded import Prepared, open_prepared
+from dp_core.clipping.signals import Batch
+from dp_core.models.mlp import AdModel
+from dp_core.models.spec import CategoricalFeature, MLPSpec, ModelSpec, as_model_spec
+from tasks.data.prepared import Prepared, open_prepared
 
 _Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Workload(ABC):
-    """A model, the task that it is trained for, and examples. Equal descriptions are the same workload."""
+    """A model, its task and a source of examples. Workloads with equal fields are equal."""
 
     task: str
 
@@ -32,7 +33,7 @@ class Workload(ABC):
     @property
     @abstractmethod
     def integers(self) -> int:
-        """The number of integer features."""
+        """Number of integer features."""
 
     @property
     def categoricals(self) -> int:
@@ -40,10 +41,10 @@ class Workload(ABC):
 
     @abstractmethod
     def _examples(self, number: int, rng: np.random.Generator) -> _Columns:
-        """Integers, tokens and labels of so many examples."""
+        """Returns the integers, tokens and labels of ``number`` examples."""
 
     def batch_shapes(self, pieces: int, rows: int) -> Batch:
-        """A step's batch in physical batches, described without its contents."""
+        """Returns the shapes and types of a step's batch, in physical batches."""
 
         def described(*shape: int, dtype: Any = jnp.float32) -> Any:
             return jax.ShapeDtypeStruct((pieces, rows, *shape), dtype)
@@ -52,7 +53,7 @@ class Workload(ABC):
         return Batch(described(self.integers), tokens, described(), described())
 
     def random_batch(self, batch_size: int, pieces: int, rows: int, seed: int = 0) -> Batch:
-        """Examples in physical batches, padded at the end where these hold more. A seed's are always the same."""
+        """Returns examples in physical batches, padded at the end. The same seed gives the same examples."""
         integers, tokens, labels = self._examples(batch_size, np.random.default_rng(seed))
 
         def cut(values: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
@@ -62,12 +63,15 @@ class Workload(ABC):
         return Batch(cut(integers), cut(tokens, np.int32), cut(labels), cut(np.ones(batch_size)))
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]  # all are dataclasses
+        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # all are dataclasses
+        if "spec" in values:
+            values["spec"] = values["spec"].model_dump(mode="json")
+        return {"kind": type(self).__name__, **values}
 
 
 @dataclass(frozen=True)
 class RandomWorkload(Workload):
-    """The paper's network over vocabularies of given sizes, and examples without meaning."""
+    """The paper's network over vocabularies of given sizes, with random examples."""
 
     vocabularies: tuple[int, ...]
     integer_columns: int
@@ -80,11 +84,11 @@ class RandomWorkload(Workload):
 
     @property
     def model(self) -> AdModel:
-        features = (CategoricalFeature(size, int(2 * size**0.25)) for size in self.vocabularies)
-        return AdModel(tuple(features), self.hidden_layers)
+        features = [CategoricalFeature(size, int(2 * size**0.25)) for size in self.vocabularies]
+        return MLPSpec(hidden_layers=self.hidden_layers).build(features)
 
     def _examples(self, number: int, rng: np.random.Generator) -> _Columns:
-        """Tokens are as unevenly distributed as those of logs: the k-th is 1/k as frequent as the first."""
+        """Draws tokens as skewed as those of logs: the k-th is 1/k as frequent as the first."""
         sizes = np.array(self.vocabularies)
         tokens = np.minimum((sizes + 1.0) ** rng.random((number, len(sizes))) - 1, sizes - 1)
         return rng.standard_normal((number, self.integers)), tokens, rng.random(number) < 0.25
@@ -92,33 +96,22 @@ class RandomWorkload(Workload):
 
 @dataclass(frozen=True)
 class PreparedWorkload(Workload):
-    """The model that trials on prepared data train, and random rows of that data's training part."""
+    """The model that trials on prepared data train, with random rows of its training split."""
 
     prepared: str
     task: str
-    name: ModelName
-    hidden_layers: tuple[int, ...]
-    cross_layers: int | None = None
-    interaction_dimension: int | None = None
+    spec: ModelSpec
 
     @property
     def model(self) -> AdModel:
-        numbers = {"cross_layers": self.cross_layers, "interaction_dimension": self.interaction_dimension}
-        columns = _opened(self.prepared).categorical_columns
-        features = [CategoricalFeature(column.vocabulary_size, column.embedding_dimension) for column in columns]
-        return make_model(
-            self.name,
-            features,
-            hidden_layers=self.hidden_layers,
-            **{name: number for name, number in numbers.items() if number is not None},
-        )
+        return self.spec.build(_opened(self.prepared).features())
 
     @property
     def integers(self) -> int:
         return len(_opened(self.prepared).integer_columns)
 
     def _examples(self, number: int, rng: np.random.Generator) -> _Columns:
-        """No row twice; ``number`` is at most that of the training part."""
+        """Draws rows without replacement; ``number`` is at most the size of the training split."""
         split = _opened(self.prepared).split("train", self.task)
         return split.take(np.sort(rng.choice(len(split), number, replace=False)))
 
@@ -132,8 +125,10 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (RandomWorkload,
 
 
 def workload_from_json(described: Mapping[str, Any]) -> Workload:
-    """What ``to_json`` described."""
+    """Returns the workload that ``to_json`` described."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in described.items()}
+    if "spec" in values:
+        values["spec"] = as_model_spec(values["spec"])
     kind = _KINDS[str(values.pop("kind"))]
     workload: Workload = kind(**values)
     return workload

@@ -1,7 +1,7 @@
 """Batches for training, read while the device computes.
 
-One dispatch holds the batches of several steps in one shape: (steps, physical batches, rows). The
-next dispatch is sampled, read from the mapped files and sent to the device by a thread of its own.
+A dispatch holds the batches of several steps in arrays of shape (steps, physical batches, rows, …). A reader thread
+samples the next dispatch, reads it from the memory-mapped files and sends it to the device.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dp_core.microbatches import make_microbatches
-from dp_core.physical_batches import PhysicalShape, lay_out
-from dp_core.placement import Placement
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.clipping.signals import Batch
 from dp_core.sampling import SampledBatch, Sampler
-from dp_core.signals import Batch
-from dp_core.training import Steps
-from tasks.encoded import Split
+from dp_core.training.physical_batches import PhysicalShape, lay_out
+from dp_core.training.placement import Placement
+from dp_core.training.step import Steps
+from tasks.data.prepared import Split
 
-# A dispatch is worth about this many multiplications with parameters, and no more than so many
-# steps: enough that starting one costs nothing, and few enough that progress shows.
+# A dispatch has about this many multiplications with parameters, so that the cost of starting one is negligible,
+# and at most this many steps, so that progress shows.
 _WORK_PER_DISPATCH = 4e9
 _MOST_STEPS_PER_DISPATCH = 16
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Dispatch(NamedTuple):
-    """``steps`` on the device, the first of them number ``first``, and the places that each sampled."""
+    """Steps on the device: the number of the first, their batches, and the slots that each step sampled."""
 
     first: int
     steps: Steps
@@ -37,12 +37,13 @@ class Dispatch(NamedTuple):
 
 
 def steps_per_dispatch(shape: PhysicalShape, dense_parameters: int) -> int:
+    """Returns how many steps to send to the device at a time."""
     work = shape.pieces * shape.rows * dense_parameters
     return int(min(max(_WORK_PER_DISPATCH // work, 1), _MOST_STEPS_PER_DISPATCH))
 
 
 def spans(first: int, last: int, boundaries: Iterable[int], longest: int) -> Iterator[tuple[int, int]]:
-    """Cuts steps ``first`` to ``last`` into ranges of at most ``longest`` that end at every boundary.
+    """Cuts steps ``first`` to ``last`` into ranges of at most ``longest`` steps; a range ends at every boundary.
 
     >>> list(spans(0, 10, [6], 4))
     [(0, 4), (4, 6), (6, 10)]
@@ -63,7 +64,7 @@ def read_dispatches(
     ranges: Iterable[tuple[int, int]],
     longest: int,
 ) -> Iterator[Dispatch]:
-    """The dispatches of the given ranges of steps, each made while the one before is computed."""
+    """Yields a dispatch for each range of steps, padded to ``longest`` steps and read one ahead."""
     return _ahead(_dispatch(data, sampler, shape, placement, range(*steps), longest) for steps in ranges)
 
 
@@ -82,8 +83,8 @@ def _dispatch(
             groups[number] = batch.groups
 
     def place(source: np.ndarray) -> Any:
-        # Every row that holds no example is blank: nothing of an example that was not sampled is
-        # computed with, and what is computed is finite.
+        # Padding rows are zeros: no value of an example that was not sampled enters the computation, and
+        # everything computed is finite.
         def fetch(index: Any) -> np.ndarray:
             sampled_rows = mask[index[:3]] > 0
             values = np.zeros((*sampled_rows.shape, *source.shape[1:]), source.dtype)
@@ -105,18 +106,18 @@ def _dispatch(
     pieces = np.zeros(longest, np.int32)
     pieces[: len(laid)] = [batch.used for batch in laid]
     active = np.asarray(len(steps), np.int32)
-    places = tuple(batch.indices for batch in sampled)
-    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), places)
+    slots = tuple(batch.indices for batch in sampled)
+    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), slots)
 
 
 def _present(batch: SampledBatch, data: Split) -> SampledBatch:
-    """The batch without the places that hold no example."""
+    """Returns the batch without the empty slots."""
     kept = data.present(batch.indices)
     return SampledBatch(batch.indices[kept], None if batch.groups is None else batch.groups[kept])
 
 
 def _ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """The same items, each made in another thread while the one before is worked on."""
+    """Yields the same items; a thread makes the next one while the caller works on this one."""
     with ThreadPoolExecutor(1, thread_name_prefix="reading") as reader:
         pending = reader.submit(next, items, None)
         while (item := pending.result()) is not None:

@@ -1,4 +1,4 @@
-"""A trial's arrays on disk: the finished model, and the state of a run that may be interrupted."""
+"""Checkpoints: the saved state of a run that may be interrupted."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 
-from tasks.home import read_json, whole_directory, write_json
-
-
-def save_parameters(path: Path, params: Any) -> None:
-    """Writes a model's parameters under their names, readable with numpy alone."""
-    arrays: dict[str, Any] = {"/".join(key): np.asarray(value) for key, value in flatten_dict(params).items()}
-    np.savez(path, **arrays)
+from tasks.runtime.home import read_json, whole_directory, write_json
+from tasks.training.finished import CurvePoint
 
 
 @dataclasses.dataclass
 class Progress:
-    """What has been run so far: counted, step by step."""
+    """What a run has done so far.
+
+    Attributes:
+      steps: The number of steps that updated the model.
+      batch_sizes: The size of every batch.
+      participations: For each watched example the number of batches that it was in.
+      included_canaries: Which canaries are in the training data; drawn once per run.
+      sampling_entropy: What seeds the order of an epoch's examples or the noisy labels, where one draw must last for
+        the whole run.
+      seconds: The time spent, over all attempts.
+      recent_losses: The training losses since the last evaluation.
+      curve: The losses at each evaluation.
+    """
 
     steps: int = 0
-    # The size of every batch, and how many batches each watched example was in.
     batch_sizes: list[int] = dataclasses.field(default_factory=list)
     participations: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
-    # What a run that goes on must have in common with what was run: which canaries are in, and the
-    # order of the examples, where an epoch deals them out.
     included_canaries: list[bool] | None = None
     sampling_entropy: list[int] | None = None
     seconds: float = 0.0
     recent_losses: list[float] = dataclasses.field(default_factory=list)
-    curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    curve: list[CurvePoint] = dataclasses.field(default_factory=list)
 
 
 class Checkpoint:
-    """Saves an unfinished run now and then, and finds the newest save.
+    """Saves an unfinished run at intervals, and restores the newest save.
 
-    Each save is a folder ``<name>.<steps>``, written whole before the earlier one goes.
+    Each save is a folder ``<name>.<steps>``. It is complete before the earlier one is deleted.
     """
 
     def __init__(self, folder: Path, every_seconds: float) -> None:
@@ -53,7 +56,7 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._every_seconds
 
     def save(self, state: Any, progress: Progress, *, write: bool = True) -> None:
-        """Saves a state; of several processes only one is to ``write``."""
+        """Saves a state. If several processes train together, only one of them must ``write``."""
         self._last = time.monotonic()
         if not write:
             return
@@ -67,7 +70,7 @@ class Checkpoint:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, fresh: Any) -> tuple[Any, Progress]:
-        """The newest saved state (as numpy arrays) and progress, or ``fresh`` and none."""
+        """Returns the newest saved state (as NumPy arrays) and its progress, or ``fresh`` and no progress."""
         saved = self._saved()
         if not saved:
             return fresh, Progress()

@@ -1,41 +1,191 @@
-"""Trials that are trained already: found by their key, logged to the run that asks for them."""
+"""Finished trials on disk: the one module that knows the files of a finished trial's folder.
+
+Training writes ``record.json``, ``evidence.json`` and ``parameters.npz``, all at once. The audit adds ``audit.json``
+and ``privacy_statement.md``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
 
-from tasks.errors import UserError
-from tasks.home import read_json
-from tasks.progress import format_seconds, note, say
-from tasks.tracking import log_trial
-from tasks.trial import Trial
+import numpy as np
+
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.labels.record import LabelRecord
+from tasks.data.schema import VocabularyFacts
+from tasks.privacy.audit_result import AuditResult
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import as_fields, home, read_json, whole_directory, write_json, write_text
+from tasks.training.trial import Trial
+
+RECORD = "record.json"
+EVIDENCE = "evidence.json"
+PARAMETERS = "parameters.npz"
+AUDIT = "audit.json"
+STATEMENT = "privacy_statement.md"
+
+
+class CurvePoint(TypedDict):
+    """The losses at one evaluation of the validation split; None where they are not finite."""
+
+    step: int
+    train_loss: float | None
+    validation_loss: float | None
+
+
+class TrialRecord(TypedDict):
+    """What ran and how well it did.
+
+    Attributes:
+      trial: ``Trial.model_dump(mode="json")``.
+      mechanism: ``to_json()`` of the ``MechanismRecord`` or ``LabelRecord``; None without privacy.
+      vocabulary: The kind and numbers of the dataset's vocabulary.
+      validation_loss: At the last evaluation; None if it was not finite.
+      test_loss: None if the run diverged.
+      loss_name: The name of the reported loss, such as ``auc_loss``.
+      curve: The losses at each evaluation.
+      steps: The number of steps that updated the model.
+      final_l2_clip_norm: The clip norm after the last step; differs from the first if it is adaptive.
+      parameters: The number of parameters.
+      examples: The number of training examples, without canaries.
+      physical_batch_size: The number of rows that the device computes with at once.
+      device: The kind of device.
+      devices: The number of devices.
+      jax: The version of JAX.
+    """
+
+    trial: dict[str, Any]
+    mechanism: dict[str, Any] | None
+    vocabulary: VocabularyFacts
+    validation_loss: float | None
+    test_loss: float | None
+    loss_name: str
+    curve: list[CurvePoint]
+    steps: int
+    seconds: float
+    steps_per_second: float
+    final_l2_clip_norm: float | None
+    parameters: int
+    examples: int
+    physical_batch_size: int
+    device: str
+    devices: int
+    jax: str
+
+
+class CanaryEvidence(TypedDict):
+    """Each attack's score of each canary, and which canaries were in the training data."""
+
+    attacks: dict[str, list[float]]
+    included: list[bool]
+
+
+class Evidence(TypedDict):
+    """What was measured on the run itself, for the audit. It is not private.
+
+    Attributes:
+      batch_sizes: The size of each batch.
+      participations: For each watched example the number of batches that it was in.
+      probe: ``Probe.to_json()`` of the compiled step; None without DP-SGD and for a run that diverged.
+      canaries: The attacks' scores, if the trial had canaries and did not diverge.
+      label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
+    """
+
+    batch_sizes: list[int]
+    participations: list[int]
+    probe: dict[str, Any] | None
+    canaries: CanaryEvidence | None
+    label_transitions: list[list[int]] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedTrial:
+    """The folder of a finished trial. Each file is parsed once per process, and again only if it was replaced."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, trial: Trial | str) -> FinishedTrial:
+        """Opens the folder of a trial, given the trial or its key. Raises ``UserError`` if it is not trained."""
+        key = trial if isinstance(trial, str) else trial.key
+        finished = cls(home() / "trials" / key)
+        if not (finished.folder / RECORD).exists():
+            raise UserError(f"no trained trial has the key {key!r}: there is no {finished.folder / RECORD}")
+        return finished
+
+    @property
+    def trial(self) -> Trial:
+        return Trial.model_validate(self.record["trial"])
+
+    @property
+    def record(self) -> TrialRecord:
+        return _read_once(self.folder / RECORD)
+
+    @property
+    def mechanism(self) -> MechanismRecord | LabelRecord | None:
+        """The record of the mechanism that ran; None without privacy."""
+        mechanism = self.record["mechanism"]
+        if mechanism is None:
+            return None
+        kind = LabelRecord if self.record["trial"]["mechanism"] == "label_dp" else MechanismRecord
+        return kind.from_json(mechanism)
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What was measured; None if the file is missing. The audit must fail such a trial."""
+        path = self.folder / EVIDENCE
+        # Used by the audit alone, and large: not worth keeping.
+        return as_fields(path, read_json(path)) if path.exists() else None
+
+    @property
+    def audit(self) -> AuditResult:
+        return _read_once(self.folder / AUDIT)
+
+    @property
+    def statement(self) -> Path:
+        return self.folder / STATEMENT
+
+    def write_audit(self, result: AuditResult, statement: str) -> None:
+        write_text(self.statement, statement)
+        write_json(self.folder / AUDIT, result)
 
 
 def is_trained(trial: Trial) -> bool:
-    return (trial.folder / "record.json").exists()
+    return (trial.folder / RECORD).exists()
 
 
-def log_trained(item: Mapping[str, Any], *, reused: bool) -> dict[str, Any]:
-    """Logs a planned trial that is trained as a run of its own in MLflow; what the audit needs to know."""
-    trial = Trial.model_validate(item["trial"])
-    record = read_json(trial.folder / "record.json")
-    mlflow_run = log_trial(item["parent"], trial, record, reused=reused)
-    tell = note if reused else say
-    tell(
-        f"trial {item['number']} of {item['of']}, {trial.label()}: validation {_loss(record['validation_loss'])}, "
-        f"test {_loss(record['test_loss'])}, {record['steps']:,} steps at {record['steps_per_second']:.0f}/s, "
-        f"{'found' if reused else format_seconds(record['seconds'])}"
-    )
-    return {"trial": trial.key, "name": item["name"], "mlflow_run": mlflow_run, "run": item["run"]}
+def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parameters: Mapping[str, Any]) -> None:
+    """Writes a finished trial's folder, whole or not at all.
+
+    ``parameters`` is the nested dict of the model's arrays. They are saved under names such as ``hidden_0/kernel``,
+    so that NumPy alone can read them.
+    """
+    with whole_directory(trial.folder) as folder:
+        arrays: dict[str, Any] = dict(_flat(parameters))
+        np.savez(folder / PARAMETERS, **arrays)
+        write_json(folder / EVIDENCE, evidence)
+        write_json(folder / RECORD, record)
 
 
-def find_trained(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What training returned for a planned trial, found again."""
-    if not is_trained(Trial.model_validate(item["trial"])):
-        raise UserError(f"trial {item['number']} ({item['name']}) is not trained yet: `python -m tasks train` first")
-    return log_trained(item, reused=True)
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", np.asarray(value)
 
 
-def _loss(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
+# Path -> (the file's identity, its parsed contents). A rewritten file is a new inode, so nothing stale is served.
+_parsed: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+
+
+def _read_once(path: Path) -> Any:
+    stat = path.stat()
+    identity = stat.st_ino, stat.st_mtime_ns, stat.st_size
+    kept = _parsed.get(path)
+    if kept is None or kept[0] != identity:
+        kept = _parsed[path] = identity, as_fields(path, read_json(path))
+    return kept[1]

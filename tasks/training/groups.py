@@ -1,21 +1,22 @@
-"""Trials that one compiled program trains, put together so that one process compiles it once."""
+"""Groups of trials that share one compiled program, so that one process compiles it once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from tasks.home import short_hash
-from tasks.trial import Trial
+from tasks.runtime.home import short_hash
+from tasks.runtime.progress import counted
+from tasks.training.items import PlannedTrial, TrialGroup
+from tasks.training.trial import Trial
 
-# A task in Airflow is retried and waited for as a whole: so many trials are enough to be worth its start.
+# An Airflow task is retried and waited for as a whole. This many trials are enough to pay for starting one.
 MOST_TRIALS_IN_A_GROUP = 24
 
-# The numbers that a compiled program is given with each run, and those that only name the run. All else it is made for.
-_GIVEN = {
+# Settings that are not compiled into the program: its arguments, and settings that never reach it.
+_NOT_COMPILED = {
     "epsilon",
-    "target_delta",  # it sizes batches together with the number of examples, which it is one over
+    "target_delta",  # δ = 1/N, so it is determined by the number of examples
     "accountant",
     "noise_multiplier",
     "l2_clip_norm",
@@ -32,24 +33,24 @@ _GIVEN = {
 
 
 def program_of(trial: Trial) -> str:
-    """Trials with the same value of this run the same compiled program.
+    """Returns a key that is equal for trials that run the same compiled program.
 
-    LabelDP trains like the baseline does, on other labels.
+    LabelDP runs the baseline's program on other labels.
     """
-    made_for = trial.model_dump(mode="json", exclude={*_GIVEN, "mechanism"})
-    return short_hash([made_for, trial.mechanism == "dp_sgd"])
+    compiled = trial.model_dump(mode="json", exclude={*_NOT_COMPILED, "mechanism"})
+    return short_hash([compiled, trial.mechanism == "dp_sgd"])
 
 
-def in_groups(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Planned trials by the program that trains them, in the order of the plan; each group has a name for a person."""
-    by_program: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+def in_groups(items: Iterable[PlannedTrial]) -> list[TrialGroup]:
+    """Groups planned trials by their program, in the order of the plan, at most ``MOST_TRIALS_IN_A_GROUP`` a group."""
+    by_program: dict[str, list[PlannedTrial]] = defaultdict(list)
     trials: dict[str, Trial] = {}
     for item in items:
         trial = Trial.model_validate(item["trial"])
         program = program_of(trial)
         by_program[program].append(item)
         trials.setdefault(program, trial)
-    groups = []
+    groups: list[TrialGroup] = []
     for program, planned in by_program.items():
         parts = [planned[i : i + MOST_TRIALS_IN_A_GROUP] for i in range(0, len(planned), MOST_TRIALS_IN_A_GROUP)]
         for number, part in enumerate(parts, 1):
@@ -62,4 +63,4 @@ def _name(trial: Trial, count: int) -> str:
     kind = "DP-SGD" if trial.mechanism == "dp_sgd" else "without noise in training"
     parts = [trial.task, kind, trial.optimizer, f"batch {trial.batch_size:,}"]
     parts += [f"microbatch {trial.microbatch_size}"] if trial.microbatch_size > 1 else []
-    return " · ".join([*parts, f"{count} trial{'s' if count > 1 else ''}"])
+    return " · ".join([*parts, counted(count, "trial")])

@@ -1,4 +1,4 @@
-"""Labels after randomised response: what a LabelDP trial trains on, drawn once and used in every epoch."""
+"""Noisy labels: randomised response on the training labels of a LabelDP trial, drawn once for all epochs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_core.label_bins import Bins, binary_bins, count_bins, noisy_histogram, optimal_bins
-from dp_core.label_record import LabelRecord
-from dp_core.randomized_response import RandomizedResponse
-from tasks.errors import UserError
-from tasks.home import short_hash
-from tasks.trial import Trial
+from dp_core.labels.bins import Bins, binary_bins, count_bins, noisy_histogram, optimal_bins
+from dp_core.labels.randomized_response import RandomizedResponse
+from dp_core.labels.record import LabelRecord
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import short_hash
+from tasks.training.trial import Trial
 
-# Of a budget for responses on bins, what the histogram gets that the bins are fitted to.
+# The share of the budget that goes to the histogram from which bins are chosen.
 _HISTOGRAM_SHARE = 0.1
-# Samplers and canaries have streams of their own.
+# The seed sequence's spawn key. Samplers and canaries use others.
 _STREAM = (0, 2)
 
 
 class NoisyLabels(NamedTuple):
-    """``labels`` are what is to be trained on: each is the one of ``stand_for`` that its response stands for."""
+    """The labels to train on. Response j is trained on as ``stand_for[j]``, so every label is one of ``stand_for``."""
 
     labels: np.ndarray
     record: LabelRecord
     stand_for: np.ndarray
 
     def transitions(self, true_labels: np.ndarray, trained_on: np.ndarray) -> list[list[int]]:
-        """``[i][j]`` counts true labels of bin i that were trained on as response j: evidence for the audit, and not
-        private. A label that no response stands for is not counted, and the audit will miss it."""
+        """Returns ``[i][j]``, the number of true labels of bin i that were trained on as response j.
+
+        It is evidence for the audit, and not private. A label that stands for no response is not counted, so the audit
+        finds too few labels.
+        """
         true = Bins(self.record.values, self.record.starts, self.record.values).indices(true_labels)
         responses = np.minimum(np.searchsorted(self.stand_for, trained_on), len(self.stand_for) - 1)
         known = self.stand_for[responses] == trained_on
@@ -41,11 +44,11 @@ class NoisyLabels(NamedTuple):
 
 
 def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> NoisyLabels:
-    """Randomised response on the training labels.
+    """Applies randomised response to the training labels.
 
-    What is drawn depends on the task, the budget, the kind of response and ``entropy`` alone: trials with one seed that
-    differ in how they train share one draw, which is released once however many of them there are. Draws that differ
-    in one of these are independent, as adding up their ε supposes.
+    The draw depends on the task, the budget, the kind of response and ``entropy`` alone. So trials with one seed that
+    differ only in how they train share one draw, and together cost its ε once. Draws that differ in any of these are
+    independent, as composing their ε requires.
     """
     assert trial.epsilon is not None
     assert trial.response is not None
@@ -61,7 +64,7 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
     show = mechanism.debiased if trial.debias else mechanism.plain
     stand_for = show(np.arange(len(values)))
     if np.any(np.diff(stand_for) <= 0):
-        raise UserError(f"{trial.label()}: ε is so small that responses cannot be told apart in 32 bits")
+        raise UserError(f"{trial.label()}: ε is so small that two responses are the same number in float32")
     responses = mechanism.respond(true, rng)
     record = LabelRecord(
         kind=trial.response,
@@ -77,13 +80,13 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
 
 
 def _draw(record: LabelRecord, responses: np.ndarray) -> str:
-    """Tells a draw from others, also where both kept every label."""
+    """Returns a hash of the mechanism and the responses. Different mechanisms differ even if no label changed."""
     drawn = record.kind, record.starts, record.keep_probability, record.histogram_epsilon
     return hashlib.blake2b(repr(drawn).encode() + responses.astype(np.int16).tobytes(), digest_size=8).hexdigest()
 
 
 def _bins(trial: Trial, epsilon: float, labels: np.ndarray, rng: np.random.Generator) -> tuple[Bins, float]:
-    """What a response can be, and what was spent on finding that out."""
+    """Returns the bins of the responses, and the ε that choosing them cost."""
     if trial.response == "binary":
         return binary_bins(), 0.0
     most = trial.largest_count or 1

@@ -1,4 +1,4 @@
-"""Where a run's noise and batches come from: its seed, or the operating system."""
+"""The randomness of a run's noise and batches: from its seed, or from the operating system."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tasks.hardware import first_processes
-from tasks.trial import Trial
+from tasks.training.hardware import first_processes
+from tasks.training.trial import Trial
 
 
 @dataclasses.dataclass(frozen=True)
 class Randomness:
+    """The key of a run's noise, and the entropy that seeds its batches and other draws."""
+
     noise_key: jax.Array
     sampling_entropy: tuple[int, ...]
 
     def coins(self, count: int) -> np.ndarray:
-        """Fair coins, from a stream of their own: samplers spawn theirs by (step,) and by (epoch, 0)."""
+        """Returns fair coin tosses, from a stream that samplers do not use: theirs are (step,) and (epoch, 0)."""
         stream = np.random.SeedSequence(self.sampling_entropy, spawn_key=(0, 1))
         return np.random.default_rng(stream).random(count) < 0.5
 
@@ -27,8 +29,7 @@ class Randomness:
     def for_trial(cls, trial: Trial) -> Randomness:
         if trial.randomness == "seeded":
             return cls(jax.random.key(trial.seed), (trial.seed, 0))
-        # Noise and batches are secret: whoever knows them can undo the protection. They are kept
-        # nowhere; after an interruption the steps that are run again draw new ones.
-        # Several processes draw the same batches and noise: the first one's.
+        # Whoever knows the noise and batches can undo the protection, so they are stored nowhere. Steps that are
+        # repeated after an interruption draw new ones. Several processes share the first one's draw.
         secret = np.asarray(first_processes(np.frombuffer(os.urandom(24), np.uint32)))
         return cls(jax.random.wrap_key_data(jnp.asarray(secret[:2])), tuple(int(word) for word in secret[2:]))

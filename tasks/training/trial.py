@@ -1,29 +1,30 @@
-"""One training run, described completely: equal descriptions are the same trial."""
+"""A trial: the complete description of one training run. Equal descriptions are the same trial."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.descriptions import TaskName
-from tasks.grids import (
+from tasks.config.dataset import TaskName
+from tasks.config.pipeline import (
     AccountantName,
     ClippingName,
     MechanismName,
-    ModelName,
+    Model,
     OptimizerName,
     ResponseName,
     SamplerName,
     SensitivityName,
 )
-from tasks.home import home, short_hash
+from tasks.runtime.home import home, short_hash
+from tasks.runtime.progress import counted
 
-# Raised when the training code changes what a trial's numbers would be, so that old ones are not found.
+# Increased when a change of the training code changes results, so that trials of earlier code are not reused.
 TRAINING_VERSION = 4
 
-# What randomised response answers with, in words.
+# The kinds of randomised response, for people.
 RESPONSES: dict[ResponseName, str] = {
     "binary": "randomised response",
     "k_ary": "randomised response on counts",
@@ -32,11 +33,11 @@ RESPONSES: dict[ResponseName, str] = {
 
 
 class Trial(BaseModel):
-    """What is trained, on which data, with which numbers.
+    """What is trained, on which data, with which settings.
 
-    What does not apply is None: ``epsilon`` without privacy, all of clipping unless it is DP-SGD, ``response`` and
-    ``debias`` unless it is LabelDP, ``clip_quantile`` unless the clip norm is adaptive, ``sensitivity`` without
-    microbatches, the numbers of other models. ``accountant`` is who asked for the noise.
+    Settings that do not apply are None: ``epsilon`` without privacy; those of clipping and noise without DP-SGD;
+    ``response``, ``debias`` and ``largest_count`` without LabelDP; ``clip_quantile`` unless the clip norm is adaptive;
+    ``sensitivity`` without microbatches. ``accountant`` is the one that ``noise_multiplier`` was calibrated with.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,10 +64,7 @@ class Trial(BaseModel):
     momentum: float
     batch_size: int
     epochs: float
-    model: ModelName
-    hidden_layers: tuple[int, ...]
-    cross_layers: int | None
-    interaction_dimension: int | None
+    model: Model
     evaluations: int
     canaries: int
     randomness: Literal["seeded", "secret"]
@@ -74,22 +72,33 @@ class Trial(BaseModel):
 
     @property
     def key(self) -> str:
+        """The cache key of the trained model: a hash of the description."""
         return short_hash([TRAINING_VERSION, self.model_dump(mode="json")])
 
     @property
     def folder(self) -> Path:
-        """Where the finished trial is: its record, its model and its privacy statement."""
+        """The folder of the finished trial (see ``tasks.training.finished``)."""
         return home() / "trials" / self.key
 
     @property
     def epsilon_label(self) -> str:
-        """
-        The budget as it stands in tables: ``inf`` for the non-private baseline.
-        """
+        """The budget as shown in tables; ``inf`` for the non-private baseline."""
         return "inf" if self.epsilon is None else f"{self.epsilon:g}"
 
+    def flat_settings(self) -> dict[str, Any]:
+        """Returns every setting that applies, one level deep, for MLflow: the model's own numbers beside the others.
+
+        A number of the model that is named like a setting of the trial gets the prefix ``model_``.
+        """
+        settings = self.model_dump(mode="json")
+        model = settings["model"]
+        settings["model"] = model.pop("name")
+        own = {f"model_{name}" if name in settings else name: value for name, value in model.items()}
+        flat = {**settings, **own}
+        return {name: value for name, value in flat.items() if value is not None}
+
     def label(self) -> str:
-        """A name for a person: what sets this trial apart from its neighbours in a sweep."""
+        """Returns a name for people, made of the settings that usually differ within a sweep."""
         parts: list[str] = [self.task, "non-private" if self.epsilon is None else f"ε={self.epsilon:g}"]
         if self.mechanism == "label_dp":
             parts += [f"{RESPONSES[self.response or 'binary']}{', debiased' if self.debias else ''}"]
@@ -100,5 +109,7 @@ class Trial(BaseModel):
             parts += [self.sampler.replace("_", " ")] if self.sampler != "poisson" else []
             parts += ["noise by RDP"] if self.accountant == "RDP" else []
         parts += [f"{self.optimizer} {self.learning_rate:g}"]
-        parts += [self.model] if self.model != "mlp" else []
-        return " · ".join([*parts, f"batch {self.batch_size:,}", f"{self.epochs:g} epochs", f"seed {self.seed}"])
+        parts += [self.model.label] if self.model.name != "mlp" else []
+        return " · ".join(
+            [*parts, f"batch {self.batch_size:,}", counted(float(self.epochs), "epoch"), f"seed {self.seed}"]
+        )

@@ -1,11 +1,11 @@
-"""Table 2: a small clip norm biases gradients, a large one drowns them in noise; which is worse depends on ε."""
+"""Table 2: a small clip norm biases gradients, a large one adds noise; which is worse depends on ε."""
 
 from __future__ import annotations
 
 from statistics import fmean
 
-from tasks.document import Finding
-from tasks.exhibits.common import (
+from tasks.reporting.document import Finding
+from tasks.reporting.exhibits.common import (
     Exhibit,
     Sweep,
     best_of,
@@ -19,6 +19,7 @@ from tasks.exhibits.common import (
     score_text,
     worse_by,
 )
+from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 
 
 def exhibit(sweep: Sweep) -> Exhibit:
@@ -57,7 +58,7 @@ def _findings(sweep: Sweep) -> list[Finding]:
         return []
     low, high = sweep.epsilons[0], sweep.epsilons[-1]
     large = [sweep.get(task, arms[-1], epsilon) for epsilon in (low, high)]
-    # Against the best of the others at the same budget.
+    # The best of the other clip norms at the same budget.
     others = [best_of([r for r in sweep.at(task, epsilon) if r.arm != arms[-1]]) for epsilon in (low, high)]
     assert large[0] is not None
     assert large[1] is not None
@@ -68,10 +69,13 @@ def _findings(sweep: Sweep) -> list[Finding]:
     if low < high and at_low and at_high:
         findings.append(
             judged(
-                f"At ε = {high:g} that gap is smaller",
+                f"At ε = {high:g} the gap is smaller",
                 [one - other for one, other in zip(at_low, at_high, strict=True)],
                 f"the large clip norm's {name} is worse by {fmean(at_low):.4f} at ε = {low:g}, "
                 f"{fmean(at_high):.4f} at ε = {high:g}",
             )
         )
     return findings
+
+
+register_exhibit(ExhibitSpec("clip_norm", exhibit, columns=("l2_clip_norm",)))

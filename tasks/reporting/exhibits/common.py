@@ -1,29 +1,34 @@
-"""What exhibits have in common: scores, tables of methods by budget, figures of them, and how a claim is judged."""
+"""Parts that exhibits share: scores, tables of methods by budget, their figures, and the test of a claim."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from tasks.descriptions import TaskName
-from tasks.document import Cell, Figure, Finding, Table, Verdict
-from tasks.grids import Pipeline
-from tasks.results import Arm, Result, difference, paired
-from tasks.svg_plots import Level, Point, Series, line_chart
+from tasks.config.dataset import TaskName
+from tasks.config.pipeline import Pipeline
+from tasks.reporting.document import Cell, Figure, Finding, Table, Verdict
+from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.results import Arm, Result, difference, paired
 
 TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 _NOISE_MARK = "≈"
-# Losses that differ by more than this factor are drawn on a logarithmic axis.
+# Scores that differ by more than this factor are drawn on a logarithmic axis.
 _WIDE = 5
-# A table with more methods than that has a row for each instead of a column.
+# A table with more methods than this has one row per method instead of one column.
 _MOST_COLUMNS = 6
-# What a model that diverged is worth where ranking is judged: nothing more than chance.
+# The AUC loss of a model that ranks by chance, which stands for a diverged one in comparisons.
 _CHANCE_AUC_LOSS = 0.5
 
 
 class Sweep(NamedTuple):
-    """A run's results. ``ceilings`` are the best losses that planted models allow, by task, where they are known."""
+    """The results of a run that trained.
+
+    Attributes:
+        ceilings: The best scores that planted models allow, by task; only for synthetic logs.
+    """
 
     pipeline: Pipeline
     results: Sequence[Result]
@@ -38,7 +43,7 @@ class Sweep(NamedTuple):
         return sorted({result.epsilon for result in self.results if result.epsilon is not None})
 
     def arms(self, task: TaskName) -> list[Arm]:
-        """The private ones, in the order of the plan."""
+        """Returns the private arms, in the order of the plan."""
         return list(dict.fromkeys(r.arm for r in self.results if r.task == task and r.epsilon is not None))
 
     def baseline(self, task: TaskName) -> Result:
@@ -51,8 +56,18 @@ class Sweep(NamedTuple):
         return [r for r in self.results if (r.task, r.epsilon) == (task, epsilon)]
 
 
+class Measurement(NamedTuple):
+    """The numbers that the measuring step wrote for a pipeline that trains nothing."""
+
+    pipeline: Pipeline
+    numbers: Mapping[str, Any]
+
+
 class Exhibit(NamedTuple):
-    """``headline`` is one sentence. The first table is the one that the terminal shows."""
+    """What a report shows of a run: a headline of one sentence, figures, tables, findings and notes.
+
+    The terminal shows the first table.
+    """
 
     headline: str
     figures: Sequence[Figure]
@@ -62,7 +77,7 @@ class Exhibit(NamedTuple):
 
 
 def ranks(task: TaskName) -> bool:
-    """Whether a task is judged by how it ranks: then the score that is shown is the AUC."""
+    """Returns whether a task's score is the AUC. Otherwise it is the loss itself."""
     return task != "pconvs"
 
 
@@ -85,20 +100,21 @@ def mean_text(result: Result) -> str:
     return "diverged" if result.diverged else f"{score(result.task, result.loss):.4f}"
 
 
+def validation_loss(result: Result) -> float:
+    """Returns the mean validation loss over seeds; infinity if the result diverged."""
+    losses = [outcome.validation_loss for outcome in result.chosen if outcome.validation_loss is not None]
+    return fmean(losses) if losses and not result.diverged else math.inf
+
+
 def best_of(results: Sequence[Result]) -> Result:
-    """The result that validation would have chosen."""
-
-    def validation(result: Result) -> float:
-        losses = [outcome.validation_loss for outcome in result.chosen if outcome.validation_loss is not None]
-        return fmean(losses) if losses and not result.diverged else float("inf")
-
-    return min(results, key=validation)
+    """Returns the result with the lowest validation loss."""
+    return min(results, key=validation_loss)
 
 
 def score_table(sweep: Sweep, task: TaskName, *, title: str, name: str = "table") -> Table:
-    """A row for each budget and a column for each arm; the best is strong, and what cannot be told from it marked.
+    """Returns a row for each budget and a column for each arm, or the transpose if there are many arms.
 
-    With many arms they are the rows.
+    The best score is strong, and scores within seed noise of it are marked.
     """
     arms, baseline = sweep.arms(task), sweep.baseline(task)
     records: list[dict[str, Any]] = [record_of(baseline)]
@@ -107,7 +123,7 @@ def score_table(sweep: Sweep, task: TaskName, *, title: str, name: str = "table"
         best = best_of(sweep.at(task, epsilon))
         for arm in arms:
             result = sweep.get(task, arm, epsilon)
-            cells[arm, epsilon] = _score_cell(result, best) if result else Cell("–")
+            cells[arm, epsilon] = score_cell(result, best) if result else Cell("–")
             records += [record_of(result)] if result else []
     by_arm = len(arms) > _MOST_COLUMNS
     if by_arm:
@@ -116,31 +132,67 @@ def score_table(sweep: Sweep, task: TaskName, *, title: str, name: str = "table"
     else:
         columns = ["ε", *(arm.label for arm in arms)]
         rows = [[Cell(f"{epsilon:g}", epsilon), *(cells[arm, epsilon] for arm in arms)] for epsilon in sweep.epsilons]
-    tried = sorted({len(r.tried) for r in sweep.results if r.task == task and r.epsilon is not None})
-    caption = (
-        f"{score_name(task)} on the test split, mean ± standard deviation over {seeds_text(baseline)}; the non-private "
-        f"baseline has {score_text(baseline)}. Each cell is the best of {' or '.join(map(str, tried))} trainings "
-        f"(settings times seeds) by validation loss. Strong: the best of its {'column' if by_arm else 'row'} by "
-        f"validation; {_NOISE_MARK}: not told from it by a paired t-test over the seeds (95 %)."
-    )
+    caption = score_caption(sweep, task, best_of="column" if by_arm else "row")
     return Table(name, title, columns, rows, caption, records)
 
 
-def seeds_text(result: Result) -> str:
-    return f"{len(result.losses)} seed{'s' if len(result.losses) > 1 else ''}"
+def score_caption(sweep: Sweep, task: TaskName, *, best_of: str) -> str:
+    """Returns how to read a table of scores; ``best_of`` is the row or column that a cell is compared within."""
+    baseline, results = sweep.baseline(task), [r for r in sweep.results if r.task == task and r.epsilon is not None]
+    return (
+        f"{score_name(task)} on the test split, {seeds_text(results)}; the non-private baseline has "
+        f"{score_text(baseline)}. {_cells_text(results)} Bold: the best in its {best_of} by validation"
+        f"{noise_text(results)}"
+    )
 
 
-def _score_cell(result: Result, best: Result) -> Cell:
+def seeds_text(results: Sequence[Result]) -> str:
+    """Returns what the scores of a table are over: seeds, with a standard deviation unless there is only one."""
+    seeds = max(len(result.chosen) for result in results)
+    return "with one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
+
+
+def noise_text(results: Sequence[Result]) -> str:
+    """Returns the end of a caption: what the mark of noise means, or why there is none."""
+    if max(len(result.chosen) for result in results) == 1:
+        return ". One seed cannot show what is noise."
+    return f"; {_NOISE_MARK}: within seed noise of the best by a paired t-test (95 %)."
+
+
+def _cells_text(results: Sequence[Result]) -> str:
+    """Returns what a cell is, given how many trainings validation chose from."""
+    tried = sorted({len(result.tried) for result in results})
+    number = " or ".join(map(str, tried))
+    several_seeds = max(len(result.chosen) for result in results) > 1
+    if all(len(result.tried) == len(result.chosen) for result in results):
+        return "Each cell is the mean over the seeds of one setting." if several_seeds else "Each cell is one training."
+    if several_seeds:
+        return (
+            f"Each cell is the mean over seeds at the settings that validation loss chose, given {number} trainings "
+            "(settings times seeds)."
+        )
+    return f"Each cell is one training, which validation loss chose out of {number}."
+
+
+def score_cell(result: Result, best: Result) -> Cell:
+    """Returns a score, strong if it is the best and marked if it is within seed noise of the best."""
     if result.diverged:
         return Cell("diverged", note=result.trial.label())
     strong = result is best
-    mark = f" {_NOISE_MARK}" if not strong and not best.diverged and difference(result, best).within_noise else ""
-    note = f"{result.trial.label().rsplit(' · ', 1)[0]}; chosen among {len(result.tried)} trainings"
+    mark = f" {_NOISE_MARK}" if not strong and _within_noise(result, best) else ""
+    note = result.trial.label().rsplit(" · ", 1)[0]
+    note += f"; chosen among {len(result.tried)} trainings" if len(result.tried) > len(result.chosen) else ""
     return Cell(score_text(result) + mark, score(result.task, result.loss), note, strong=strong)
 
 
+def _within_noise(result: Result, best: Result) -> bool:
+    """Returns whether a t-test finds no difference; False if fewer than two common seeds leave nothing to test."""
+    common = {one.trial.seed for one in result.chosen} & {one.trial.seed for one in best.chosen}
+    return len(common) > 1 and not best.diverged and difference(result, best).within_noise
+
+
 def record_of(result: Result) -> dict[str, Any]:
-    """A result's numbers, for CSV."""
+    """Returns a result's numbers for the CSV file."""
     empty = result.diverged
     return {
         "task": result.task,
@@ -162,7 +214,7 @@ def record_of(result: Result) -> dict[str, Any]:
 
 
 def paper_table(pipeline: Pipeline, *, title: str, row: str, format_value: Callable[[float], str]) -> list[Table]:
-    """The paper's own figures, as they are in ``pipelines.yaml``; none if it gives none."""
+    """Returns the table of the paper's numbers in ``pipelines.yaml``, or nothing if there are none."""
     if not pipeline.paper:
         return []
     names = list(pipeline.paper)
@@ -179,7 +231,7 @@ def paper_table(pipeline: Pipeline, *, title: str, row: str, format_value: Calla
         ]
         for value in values
     ]
-    caption = "As the paper reports it, on other data and with larger models: effects compare, numbers do not."
+    caption = "As reported in the paper, on other data and with larger models: compare effects, not numbers."
     return [Table("paper", title, [row, *names], rows, caption)]
 
 
@@ -200,7 +252,7 @@ def score_series(sweep: Sweep, task: TaskName, arm: Arm, *, highlight: bool = Fa
 def score_figure(
     sweep: Sweep, task: TaskName, series: Sequence[Series], *, title: str, caption: str, name: str, height: int = 300
 ) -> Figure:
-    """Scores over the budgets, with the baseline as a level."""
+    """Returns the figure of scores by budget, with the baseline as a dashed line."""
     baseline = score(task, sweep.baseline(task).loss)
     heights = [baseline, *(point.y for line in series for point in line.points if point.y is not None)]
     svg = line_chart(
@@ -218,13 +270,13 @@ def score_figure(
 
 
 def with_points(series: Sequence[Series], baseline: float, epsilons: Sequence[float]) -> list[Series]:
-    """The lines that there is something of: where all diverged, the baseline alone."""
+    """Returns the lines that have points; if everything diverged, the baseline alone."""
     lines = [line for line in series if line.points]
     return lines or [Series("non-private", [Point(epsilon, baseline) for epsilon in epsilons])]
 
 
 def losses_by_seed(result: Result) -> dict[int, float]:
-    """Test losses; a model that diverged ranks like chance."""
+    """Returns the test losses by seed; a diverged model counts as ranking by chance."""
     return {
         outcome.trial.seed: _CHANCE_AUC_LOSS if outcome.test_loss is None else outcome.test_loss
         for outcome in result.chosen
@@ -233,17 +285,17 @@ def losses_by_seed(result: Result) -> dict[int, float]:
 
 
 def worse_by(one: Result, other: Result) -> list[float]:
-    """For each common seed, how much larger one's test loss is."""
+    """Returns, for each common seed, by how much the test loss of ``one`` exceeds that of ``other``."""
     first, second = losses_by_seed(one), losses_by_seed(other)
     return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
 
 
 def judged(claim: str, by_seed: Sequence[float], evidence: str) -> Finding:
-    """A claim that these numbers, one for each seed, are positive."""
+    """Returns the claim that the differences, one per seed, are positive, with the verdict of a paired t-test."""
     if not by_seed:
-        return Finding(claim, "within noise", f"{evidence} (no seed in common to compare)")
+        return Finding(claim, "within noise", f"{evidence} (no common seed to compare)")
     found = paired(by_seed)
     verdict: Verdict = "within noise" if found.within_noise else "shown" if found.mean > 0 else "not shown"
     spread = f" ± {stdev(by_seed):.4f}" if len(by_seed) > 1 else ""
-    seeds = f"{len(by_seed)} seed{'s' if len(by_seed) > 1 else ''}"
+    seeds = f"{len(by_seed)} seeds" if len(by_seed) > 1 else "1 seed, which cannot show what is noise"
     return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread} over {seeds})")

@@ -1,8 +1,8 @@
-"""Table 3: with large batches and more epochs, a clip norm that drowned in noise becomes the better one."""
+"""Table 3: large batches and more epochs make a large clip norm work."""
 
 from __future__ import annotations
 
-from tasks.exhibits.common import (
+from tasks.reporting.exhibits.common import (
     Exhibit,
     Sweep,
     judged,
@@ -15,6 +15,7 @@ from tasks.exhibits.common import (
     score_text,
     worse_by,
 )
+from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 
 
 def exhibit(sweep: Sweep) -> Exhibit:
@@ -30,7 +31,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
         if small != large:
             findings.append(
                 judged(
-                    f"At ε = {epsilon:g} large batches with more epochs beat the small ones",
+                    f"At ε = {epsilon:g} large batches with more epochs beat small ones",
                     worse_by(one, other),
                     f"{name} {score_text(one)} with {small.label}, {score_text(other)} with {large.label}",
                 )
@@ -39,7 +40,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
     clip_norm = f"C = {first.trial.l2_clip_norm:g}"
     title = f"{name} by batch size and epochs at {clip_norm}"
     return Exhibit(
-        headline=f"At ε = {sweep.epsilons[0]:g} and {clip_norm} the {name} goes from "
+        headline=f"At ε = {sweep.epsilons[0]:g} and {clip_norm}, {name} goes from "
         f"{mean_text(first)} ({small.label}) to {mean_text(last)} ({large.label}).",
         figures=[
             score_figure(
@@ -47,7 +48,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 task,
                 [score_series(sweep, task, arm) for arm in arms],
                 title=title,
-                caption="The same guarantee for each. Error bars: one standard deviation over seeds.",
+                caption="All methods have the same guarantee. Error bars: one standard deviation over seeds.",
                 name="figure",
             )
         ],
@@ -59,3 +60,6 @@ def exhibit(sweep: Sweep) -> Exhibit:
         ],
         findings=findings,
     )
+
+
+register_exhibit(ExhibitSpec("large_batch", exhibit, columns=("batch_size", "epochs")))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tasks.document import Cell, Figure, Finding, Table
-from tasks.exhibits.common import (
+from tasks.reporting.document import Cell, Figure, Finding, Table
+from tasks.reporting.exhibits.common import (
     Exhibit,
     Sweep,
     best_of,
@@ -18,8 +18,9 @@ from tasks.exhibits.common import (
     with_points,
     worse_by,
 )
-from tasks.results import Result
-from tasks.svg_plots import Level, Point, Series, line_chart
+from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
+from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.results import Result
 
 _WAYS = ("neither", "C alone", "m alone", "both")
 
@@ -32,8 +33,8 @@ def exhibit(sweep: Sweep) -> Exhibit:
         [Cell(f"{epsilon:g}", epsilon), *(_cell(tuned[epsilon][way]) for way in _WAYS)] for epsilon in sweep.epsilons
     ]
     caption = (
-        f"Test {name} of the settings that validation chooses: C and m at their smallest, one of them tuned with the "
-        "other at its smallest, and both tuned. Tuning both has more trainings to choose among, as in the paper."
+        f"Test {name} of the settings that validation chooses. “neither”: C and m at their smallest; “C alone” and “m "
+        "alone”: the other at its smallest; “both”: both tuned, with more trainings to choose from, as in the paper."
     )
     return Exhibit(
         headline=f"At ε = {low:g}: tuning C alone gives {name} {score_text(tuned[low]['C alone'])}, m alone "
@@ -45,9 +46,9 @@ def exhibit(sweep: Sweep) -> Exhibit:
         ],
         findings=_findings(sweep, tuned),
         notes=[
-            "Clipping the mean of a microbatch has a sensitivity of 2C when an example is added or removed, and the "
-            "noise here is scaled to that (`sensitivity: proven`); the paper scales it to C. So microbatches are at "
-            "twice the disadvantage that they have in the paper, and ε holds.",
+            "When an example is added or removed, the sum of clipped microbatch means changes by up to 2C. The noise "
+            "here is scaled to that (`sensitivity: proven`), so ε holds; the paper scales it to C. Microbatches "
+            "therefore get twice the noise that they have in the paper.",
             "The paper gives no numbers for its Figure 3.",
         ],
     )
@@ -76,7 +77,7 @@ def _cell(result: Result) -> Cell:
 
 
 def _by_value(sweep: Sweep, epsilon: float) -> Figure:
-    """Figure 3(a): each of the two grows, with the other at its smallest."""
+    """Returns Figure 3(a): the score as C or m grows, with the other at its smallest."""
     task = sweep.tasks[0]
     results = sweep.at(task, epsilon)
     clip_norms = sorted({result.arm.value("l2_clip_norm") for result in results})
@@ -102,12 +103,12 @@ def _by_value(sweep: Sweep, epsilon: float) -> Figure:
         height=280,
     )
     return Figure(
-        "figure_a", title, svg, "Noise grows in proportion to C; with m too, and twice as much once m is above 1."
+        "figure_a", title, svg, "Noise is proportional to C, and to m; it is twice as large once m is above 1."
     )
 
 
 def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
-    """Figure 3(b): the best of each way for each budget."""
+    """Returns Figure 3(b): the best score of each way of tuning, by budget."""
     task = sweep.tasks[0]
     series = []
     for way in _WAYS:
@@ -149,3 +150,6 @@ def _findings(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> list[Findi
             else:
                 findings.append(judged(claim, worse_by(found[way], better), text))
     return findings
+
+
+register_exhibit(ExhibitSpec("microbatch", exhibit, columns=("l2_clip_norm", "microbatch_size")))

@@ -1,9 +1,9 @@
-"""Figure 1: the optimiser and learning rate that are best without privacy are not the best with it."""
+"""Figure 1: the best optimiser and learning rate without privacy are not the best ones with privacy."""
 
 from __future__ import annotations
 
-from tasks.document import Finding
-from tasks.exhibits.common import (
+from tasks.reporting.document import Finding
+from tasks.reporting.exhibits.common import (
     Exhibit,
     Sweep,
     best_of,
@@ -15,7 +15,8 @@ from tasks.exhibits.common import (
     score_text,
     worse_by,
 )
-from tasks.results import Arm
+from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
+from tasks.reporting.results import Arm
 
 
 def exhibit(sweep: Sweep) -> Exhibit:
@@ -25,18 +26,18 @@ def exhibit(sweep: Sweep) -> Exhibit:
     reused = Arm("dp_sgd", (("optimizer", baseline.optimizer), ("learning_rate", baseline.learning_rate)))
     best = {epsilon: best_of(sweep.at(task, epsilon)) for epsilon in sweep.epsilons}
     low = sweep.epsilons[0]
-    chosen = f"it is {best[low].arm.label}" if not best[low].diverged else "all diverge"
+    chosen = f"they are {best[low].arm.label}" if not best[low].diverged else "every method diverges"
     title = f"{score_name(task)} by optimiser, learning rate and privacy budget"
     return Exhibit(
-        headline=f"Without privacy {reused.label} is best, at ε = {low:g} {chosen}.",
+        headline=f"Without privacy the best optimiser and learning rate are {reused.label}; at ε = {low:g} {chosen}.",
         figures=[
             score_figure(
                 sweep,
                 task,
                 [score_series(sweep, task, arm, highlight=arm == reused) for arm in arms],
                 title=title,
-                caption=f"The thick line is {reused.label}: what validation chooses without privacy. What diverged is "
-                "left out.",
+                caption=f"The thick line is {reused.label}, which validation chooses without privacy. Diverged "
+                "trainings are left out.",
                 name="figure",
                 height=420,
             )
@@ -45,7 +46,7 @@ def exhibit(sweep: Sweep) -> Exhibit:
         findings=_findings(sweep, reused),
         notes=[
             "The paper gives no numbers for its Figure 1. It says that the settings of its non-private baseline (Yogi, "
-            "0.01) lose much under DP-SGD, and that SGD with 0.1 beats 0.01 at large ε and loses to it at small."
+            "0.01) do much worse under DP-SGD, and that SGD with 0.1 beats 0.01 at large ε and loses at small ε."
         ],
     )
 
@@ -66,3 +67,6 @@ def _findings(sweep: Sweep, reused: Arm) -> list[Finding]:
             )
             findings.append(judged(claim, worse_by(same, best), text))
     return findings
+
+
+register_exhibit(ExhibitSpec("optimizers", exhibit, columns=("optimizer", "learning_rate")))

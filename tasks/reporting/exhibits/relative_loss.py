@@ -1,21 +1,23 @@
-"""Table 1: how much larger the loss is at each privacy budget than without privacy."""
+"""Table 1: the relative loss increment over the non-private baseline at each privacy budget."""
 
 from __future__ import annotations
 
 import math
 from statistics import stdev
 
-from tasks.descriptions import TaskName
-from tasks.document import Cell, Figure, Finding, Table
-from tasks.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, seeds_text, worse_by
-from tasks.results import Result
-from tasks.svg_plots import Point, Series, line_chart
+from tasks.config.dataset import TaskName
+from tasks.reporting.document import Cell, Figure, Finding, Table
+from tasks.reporting.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, seeds_text, worse_by
+from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
+from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.results import Result
 
 
 def relative_percent(result: Result, baseline: Result) -> tuple[float, float]:
-    """(L_ε − L_∞)/|L_∞| in percent: its mean and standard deviation over seeds, the baseline's mean loss being given.
+    """Returns (L_ε − L_∞)/|L_∞| in percent: the mean and the standard deviation over seeds of L_ε.
 
-    A Poisson log loss may be below zero, where the larger one is still the worse. Of a perfect baseline it is NaN.
+    L_∞ is the baseline's mean loss. The absolute value keeps the sign right for a Poisson log loss below zero. NaN if
+    the baseline's loss is zero.
     """
     if baseline.loss == 0:
         return math.nan, math.nan
@@ -48,8 +50,8 @@ def exhibit(sweep: Sweep) -> Exhibit:
         )
     columns = ["ε", *(f"{TASK_TITLES[task]} {what}" for task in sweep.tasks for what in ("ours", "paper"))]
     caption = (
-        f"(L_ε − L_∞)/|L_∞| on the test split, in percent: mean ± standard deviation over "
-        f"{seeds_text(sweep.results[-1])}; δ = 1/N. “paper” is the paper's Table 1, on other data."
+        f"(L_ε − L_∞)/|L_∞| on the test split, in percent, {seeds_text(sweep.results)}; δ = 1/N. "
+        "“paper” is the paper's Table 1, which is on other data."
     )
     table = Table("table", "Relative loss increment (%)", columns, rows, caption, records)
     return Exhibit(
@@ -94,31 +96,36 @@ def _figure(sweep: Sweep, results: dict[tuple[TaskName, float | None], Result]) 
         log_x=True,
         height=300,
     )
-    return Figure("figure", "Relative loss increment by privacy budget", svg, "Error bars: one standard deviation.")
+    return Figure(
+        "figure", "Relative loss increment by privacy budget", svg, "Error bars: one standard deviation over seeds."
+    )
 
 
 def _falls(sweep: Sweep, task: TaskName, results: dict[tuple[TaskName, float | None], Result]) -> Finding:
     low, high = sweep.epsilons[0], sweep.epsilons[-1]
     most, least = results[task, low], results[task, high]
-    claim = f"{TASK_TITLES[task]}: a larger budget loses less (ε = {high:g} against {low:g})"
+    claim = f"{TASK_TITLES[task]}: the loss is lower with a larger budget (ε = {high:g} against {low:g})"
     return judged(
         claim, worse_by(most, least), f"test loss {most.loss:.4f} at ε = {low:g}, {least.loss:.4f} at {high:g}"
     )
 
 
 def _ceiling(sweep: Sweep, task: TaskName) -> list[str]:
-    """How far the baseline is on the way to the best that the planted model allows."""
+    """Returns how close the baseline comes to the planted model, if there is one."""
     planted, baseline = sweep.ceilings.get(task), sweep.baseline(task)
     if planted is None:
         return []
     if "auc" in planted:
         share = (1 - baseline.loss - 0.5) / (planted["auc"] - 0.5)
         return [
-            f"{TASK_TITLES[task]}: the planted model's AUC is {planted['auc']:.4f}; the non-private model goes "
-            f"{100 * share:.1f} % of the way there from 0.5."
+            f"{TASK_TITLES[task]}: the planted model's AUC is {planted['auc']:.4f}; the non-private model covers "
+            f"{100 * share:.1f} % of the way from 0.5 to it."
         ]
     spread = f" ± {stdev(baseline.losses):.4f}" if len(baseline.losses) > 1 else ""
     return [
         f"{TASK_TITLES[task]}: the planted model's loss is {planted['poisson_log_loss']:.4f}, the non-private model's "
         f"{baseline.loss:.4f}{spread}."
     ]
+
+
+register_exhibit(ExhibitSpec("relative_loss", exhibit, several_tasks=True))

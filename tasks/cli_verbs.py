@@ -1,0 +1,235 @@
+"""The verbs of ``python -m tasks``. A step's verb calls the function that the DAG calls.
+
+Heavy libraries are imported inside the verbs that need them, so that ``--help`` and ``validate`` stay quick.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home
+from tasks.runtime.progress import counted
+
+if TYPE_CHECKING:
+    from tasks.privacy.questions import AccountingAnswer, Training
+    from tasks.training.items import PlannedTrial
+
+
+class Answer(NamedTuple):
+    """What a verb found: ``result`` for ``--json``, ``text`` to print without it."""
+
+    result: Any
+    text: str = ""
+
+
+def run(options: Namespace) -> Answer:
+    from tasks.config.loading import load_config
+
+    chosen = _selection(options)
+    if chosen["pipeline"] != "all":
+        return Answer(_run_one(chosen, quiet=options.json))
+    return Answer([_run_one({**chosen, "pipeline": name}, quiet=options.json) for name in load_config().pipelines])
+
+
+def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:
+    from tasks.runtime.dag_run import run_pipeline
+
+    made = run_pipeline(chosen)
+    if not quiet:
+        _print_report(made)
+    return made
+
+
+def _print_report(made: dict[str, str]) -> None:
+    from tasks.reporting.terminal import print_report
+
+    print_report(Path(made["page"]).parent)
+    print(f"Page: {made['page']}")
+
+
+def up(options: Namespace) -> Answer:
+    from tasks.runtime.servers import up
+
+    up(options.airflow_port, options.mlflow_port, options.host)
+    return Answer(None)
+
+
+def validate(options: Namespace) -> Answer:
+    from tasks.config.loading import config_path, load_config
+
+    config = load_config()
+    counts = {name: len(getattr(config, name)) for name in ("datasets", "profiles", "pipelines")}
+    summary = ", ".join(counted(count, name.removesuffix("s")) for name, count in counts.items())
+    return Answer({"valid": True, **counts}, f"{config_path()} is valid: {summary}")
+
+
+def generate(options: Namespace) -> Answer:
+    from tasks.config.loading import load_config
+    from tasks.logs.synthetic import generate, read_ceiling
+
+    config = load_config()
+    synthetic = config.dataset(options.dataset).synthetic
+    if synthetic is None:
+        raise UserError(f"dataset {options.dataset!r} is not synthetic, so there is nothing to generate")
+    rows = options.rows or config.profile(options.profile).synthetic_rows
+    path = generate(synthetic.kind, rows, synthetic.seed)
+    return Answer({"path": str(path), "ceiling": read_ceiling(path)}, str(path))
+
+
+def prepare(options: Namespace) -> Answer:
+    from tasks.prepare import prepare_datasets
+
+    prepared = prepare_datasets(_selection(options), refit=options.refit)
+    lines = [f"{item['dataset']}: {item['path']}; data card: {item['data_card']}" for item in prepared]
+    return Answer(prepared, "\n".join(lines))
+
+
+def describe(options: Namespace) -> Answer:
+    from tasks.logs.draft import draft_description
+
+    draft = draft_description(options.files, name=options.name)
+    return Answer({key: value for key, value in draft.items() if key != "text"}, draft["text"])
+
+
+def plan(options: Namespace) -> Answer:
+    from tasks.plan import plan
+    from tasks.prepare import prepare_datasets
+
+    selection = _selection(options)
+    planned = plan(selection, prepare_datasets(selection))
+    left = sum(len(group["items"]) for group in planned["groups"])
+    return Answer(planned, f"{counted(left, 'trial')} to train in {planned['run']}")
+
+
+def train(options: Namespace) -> Answer:
+    from tasks.train import train
+    from tasks.training.groups import in_groups
+    from tasks.training.hardware import join_processes
+
+    if options.processes > 1:
+        if options.coordinator is None:
+            raise UserError(f"--processes {options.processes} needs --coordinator HOST:PORT, where the processes meet")
+        join_processes(options.coordinator, options.processes, options.process)
+    groups = in_groups(_planned_items(options))
+    trained = [one for group in groups for one in train(group) or ()]
+    return Answer(trained, f"{counted(len(trained), 'trial')} trained")
+
+
+def audit(options: Namespace) -> Answer:
+    from tasks.audit import audit_group
+    from tasks.training.logged import find_finished
+
+    audited = audit_group([find_finished(item) for item in _planned_items(options)])
+    return Answer(audited, f"{counted(len(audited), 'trial')} audited, each within its budget")
+
+
+def measure(options: Namespace) -> Answer:
+    from tasks.measure import measure
+
+    run = measure(str(_planned_run(options)))
+    return Answer({"run": run}, run)
+
+
+def report(options: Namespace) -> Answer:
+    from tasks.report import report
+
+    made = report(str(_planned_run(options)))
+    if not options.json:
+        _print_report(made)
+    return Answer(made)
+
+
+def _selection(options: Namespace) -> dict[str, Any]:
+    names = ("pipeline", "profile", "dataset", "raw", "tasks", "epsilons", "seeds")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _planned_run(options: Namespace) -> Path:
+    from tasks.config.loading import load_config
+
+    run = (home() / "runs" / options.pipeline / options.run).resolve()
+    if not run.exists():
+        load_config().pipeline(options.pipeline)  # raises if there is no such pipeline
+    return run
+
+
+def _planned_items(options: Namespace) -> list[PlannedTrial]:
+    from tasks.config.loading import load_config
+    from tasks.training.items import read_plan
+
+    load_config()  # imports the plug-ins, which may have registered a trial's model
+    items = read_plan(_planned_run(options))["items"]
+    if options.number is None:
+        return items
+    if options.number > len(items):
+        raise UserError(f"there is no trial {options.number}: the plan has trials 1 to {len(items)}")
+    return [items[options.number - 1]]
+
+
+def releases(options: Namespace) -> Answer:
+    from tasks.config.loading import load_config
+    from tasks.privacy.releases import releases
+
+    load_config()  # imports the plug-ins, which may have registered a trial's model
+    found = releases(options.trials, options.delta)
+    lines = [
+        f"{item['dataset']}: publishing {counted(len(item['trials']), 'model')} has "
+        f"ε = {item['epsilon']:.4f} at δ = {item['delta']:.3g}{' for labels only' * (item['protects'] == 'labels')}"
+        for item in found
+    ]
+    return Answer(found, "\n".join(lines))
+
+
+def epsilon(options: Namespace) -> Answer:
+    from tasks.privacy.questions import epsilon_answer
+
+    found = epsilon_answer(_training(options), noise_multiplier=options.noise_multiplier, group_size=options.group_size)
+    of = "" if options.group_size == 1 else f" for {options.group_size} examples of one user"
+    lines = [f"{_epsilon_line(found)}{of}; {_batches_line(found)}"]
+    if found["epsilon_lower"] is not None:
+        lines.append(f"Lower bound: no accountant can give less than {found['epsilon_lower']:.4f}.")
+    claim = found.get("poisson_epsilon_not_valid_here")
+    if claim is not None:
+        lines.append(f"Not valid here: {claim:.4f}, the ε of the same run with Poisson sampling.")
+    return Answer(found, "\n".join(lines))
+
+
+def calibrate(options: Namespace) -> Answer:
+    from tasks.privacy.questions import calibration_answer
+
+    found = [calibration_answer(_training(options), epsilon=epsilon) for epsilon in options.epsilon]
+    lines = [f"noise multiplier {item['noise_multiplier']:.6g}: {_epsilon_line(item)}" for item in found]
+    return Answer(found[0] if len(found) == 1 else found, "\n".join(lines))
+
+
+def _training(options: Namespace) -> Training:
+    from tasks.privacy.questions import Training
+
+    return Training(
+        examples=options.examples,
+        batch_size=options.batch_size,
+        sampler=options.sampler,
+        steps=options.steps,
+        epochs=options.epochs,
+        delta=options.delta,
+    )
+
+
+def _epsilon_line(found: AccountingAnswer) -> str:
+    if found["epsilon"] is None:
+        return "no finite ε bounds this run"
+    other = "" if found["rdp_epsilon"] is None else f"; RDP gives {found['rdp_epsilon']:.4f}"
+    return f"ε = {found['epsilon']:.4f} at δ = {found['delta']:.3g} ({found['accountant']}{other})"
+
+
+def _batches_line(found: AccountingAnswer) -> str:
+    probability = f"probability {found['sampling_probability']:.3g}"
+    kinds = {
+        "poisson": f"Poisson sampling at {probability}",
+        "balls_in_bins": f"balls in bins at {probability} per batch",
+        "shuffle": "shuffled batches, no amplification by sampling",
+    }
+    return f"{found['steps']:,} steps, {kinds[found['sampler']]}, neighbours: {found['neighboring_relation']}"

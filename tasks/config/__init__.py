@@ -1,0 +1,8 @@
+"""``pipelines.yaml``: its sections as frozen, validated models, and the checks of what a user writes.
+
+``plugins`` imports the user's own modules. No step and no result belongs here. DAG files import this room, so it
+imports nothing heavy: no JAX, Dask, MLflow, pyarrow or pandas.
+
+Doors: ``loading`` (``load_config``, ``Config``), ``selection`` (the options of one run), ``dataset`` and ``pipeline``
+(the sections, and the names that they allow), ``sections`` (their base class and validators).
+"""

@@ -1,0 +1,178 @@
+"""The audit's verdict on a trial: whether the run was what its record says, and the ε that follows.
+
+ε is computed again from the record of what ran. The record is then compared with what was measured on the
+run: the batches, the contributions and noise of the compiled step and, if there are canaries, how well an
+attacker can guess from the model which of them were in the training data. A correct run fails with
+probability at most about 1e-3 with canaries and 1e-5 without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.audit.one_run import audit_scores
+from dp_core.audit.probe import Probe
+from dp_core.audit.sampling_checks import sampling_defects
+from dp_core.labels.record import LabelRecord, response_defects
+from tasks.privacy.audit_result import AttackResult, AuditResult
+from tasks.privacy.cached_accounting import epsilon_lower_of, epsilon_of
+from tasks.privacy.label_statement import label_statement
+from tasks.privacy.statement import non_private_statement, private_statement
+from tasks.runtime.errors import UserError
+from tasks.training.finished import Evidence, TrialRecord
+from tasks.training.trial import Trial
+
+# The attack's ε is logged at the trial's δ and at the usual confidence. The comparison that fails a run is
+# stricter: more confidence, and a much smaller δ, which weakens the attack less.
+LOGGED_CONFIDENCE = 0.95
+FAILING_CONFIDENCE = 0.999
+FAILING_DELTA = 1e-8
+
+
+class AuditFailure(UserError):
+    """A run that does not keep its promise."""
+
+
+def judge(trial: Trial, record: TrialRecord, evidence: Evidence) -> tuple[AuditResult, str]:
+    """Returns the audit's result and the privacy statement of a trial. Reads and writes no files.
+
+    Raises ``AuditFailure`` if a private trial has no record of its mechanism.
+    """
+    mechanism = record["mechanism"]
+    if trial.epsilon is None:
+        return _result(trial, [], target_delta=trial.target_delta), non_private_statement(trial)
+    if mechanism is None:
+        raise AuditFailure(f"audit of {trial.label()} failed: a private trial left no record of its mechanism")
+    if trial.mechanism == "label_dp":
+        return _judge_labels(trial, LabelRecord.from_json(mechanism), evidence)
+    return _judge_dp_sgd(trial, MechanismRecord.from_json(mechanism), record, evidence)
+
+
+def _judge_dp_sgd(
+    trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence
+) -> tuple[AuditResult, str]:
+    bound = epsilon_of(ran, trial.target_delta)
+    claim = ran.as_claimed()
+    claimed = bound if claim is None else epsilon_of(claim, trial.target_delta)
+    findings = _budget_findings(trial, ran, claimed.epsilon)
+    findings += _batch_findings(ran, evidence)
+    findings += _step_findings(ran, record, evidence)
+    attack, attack_findings = _attack(trial, ran, evidence)
+    findings += attack_findings
+    result = _result(trial, findings, target_delta=trial.target_delta)
+    result.update(
+        {
+            "accountant": bound.accountant,
+            "truncation_delta": ran.truncation_delta(),
+            "epsilon": _finite(bound.epsilon),
+            "pld_epsilon": _finite(bound.pld_epsilon),
+            "rdp_epsilon": _finite(bound.rdp_epsilon),
+            "interval": _finite(bound.interval),
+            "further_change": bound.further_change,
+            "converged": bound.converged,
+            "epsilon_lower": epsilon_lower_of(ran, trial.target_delta),
+            "claimed_epsilon": None if claim is None else claimed.epsilon,
+            "probe": evidence["probe"],
+            "attack": attack,
+        }
+    )
+    return result, private_statement(trial, ran, bound, result, record["vocabulary"])
+
+
+def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence) -> tuple[AuditResult, str]:
+    findings = []
+    # Splitting a budget and adding its parts again can be off in the last digit.
+    if ran.epsilon > (trial.epsilon or 0.0) * (1 + 1e-12):
+        findings.append(f"ε = {ran.epsilon:.6g} is over the budget of {trial.epsilon:g}")
+    if (ran.kind, ran.debiased) != (trial.response, trial.debias):
+        findings.append(
+            f"the responses are of kind {ran.kind}, debiased: {ran.debiased}, which is not what was asked for"
+        )
+    findings += response_defects(ran, np.asarray(evidence["label_transitions"]))
+    result = _result(trial, findings, target_delta=0.0)
+    result.update({"accountant": "randomised response", "epsilon": _finite(ran.epsilon)})
+    return result, label_statement(trial, ran, result)
+
+
+def _result(trial: Trial, findings: list[str], *, target_delta: float) -> AuditResult:
+    """Returns a result with the verdict and no numbers yet."""
+    return AuditResult(
+        verdict="failed" if findings else "passed",
+        findings=findings,
+        budget=trial.epsilon,
+        target_delta=target_delta,
+        accountant=None,
+        truncation_delta=None,
+        epsilon=None,
+        pld_epsilon=None,
+        rdp_epsilon=None,
+        interval=None,
+        further_change=None,
+        converged=None,
+        epsilon_lower=None,
+        claimed_epsilon=None,
+        probe=None,
+        attack=None,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return None if value == math.inf else value
+
+
+def _budget_findings(trial: Trial, ran: MechanismRecord, claimed_epsilon: float) -> list[str]:
+    assert trial.epsilon is not None
+    findings = []
+    if ran.as_claimed() is not None and trial.sensitivity != "paper":
+        findings.append(f"noise was scaled to {ran.sensitivity:g} clip norms, which one example can exceed")
+    if claimed_epsilon > trial.epsilon:
+        findings.append(f"ε = {claimed_epsilon:.6g} is over the budget of {trial.epsilon:g}")
+    if trial.target_delta > 1 / ran.examples:
+        findings.append(f"δ = {trial.target_delta:g} is more than 1/N = {1 / ran.examples:g}")
+    return findings
+
+
+def _batch_findings(ran: MechanismRecord, evidence: Evidence) -> list[str]:
+    sizes, participations = np.asarray(evidence["batch_sizes"]), np.asarray(evidence["participations"])
+    findings = sampling_defects(ran.stated_sampler, sizes, participations)
+    if len(sizes) != ran.steps:
+        findings.append(f"{ran.steps:,} steps are recorded, but {len(sizes):,} batches were seen")
+    return findings
+
+
+def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
+    if evidence["probe"] is None:
+        # A run that diverged releases nothing and has nothing finite to measure.
+        return [] if record["test_loss"] is None else ["the step's clipping and noise were not measured"]
+    return Probe.from_json(evidence["probe"]).defects(ran.noise_multiplier * ran.sensitivity)
+
+
+def _attack(trial: Trial, ran: MechanismRecord, evidence: Evidence) -> tuple[AttackResult | None, list[str]]:
+    """Returns what guessing at the canaries shows, and a finding if it shows more than the record allows."""
+    if evidence["canaries"] is None:
+        return None, []
+    scores, included = list(evidence["canaries"]["attacks"].values()), evidence["canaries"]["included"]
+    logged = audit_scores(scores, included, delta=trial.target_delta, confidence=LOGGED_CONFIDENCE)
+    delta = min(FAILING_DELTA + ran.truncation_delta(), trial.target_delta)
+    strict = audit_scores(scores, included, delta=delta, confidence=FAILING_CONFIDENCE)
+    # The canaries were added after the vocabulary was chosen, so it says nothing about them.
+    allowed = epsilon_of(dataclasses.replace(ran, vocabulary=None), delta).epsilon
+    findings = []
+    if strict.epsilon_lower > allowed:
+        findings.append(
+            f"{strict.correct} of {strict.guesses} guesses at canaries were correct, which shows ε ≥ "
+            f"{strict.epsilon_lower:.3g} at δ = {delta:.2g}, but the record allows only {allowed:.3g}"
+        )
+    result = AttackResult(
+        epsilon_lower=logged.epsilon_lower,
+        confidence=logged.confidence,
+        canaries=logged.canaries,
+        guesses=logged.guesses,
+        correct=logged.correct,
+        delta=trial.target_delta,
+    )
+    return result, findings

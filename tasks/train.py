@@ -1,0 +1,48 @@
+"""The training step: trains a group of trials that share one compiled program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tasks.config.loading import load_config
+from tasks.data.prepared import open_prepared
+from tasks.training.finished import is_trained
+from tasks.training.hardware import is_first_process
+from tasks.training.items import PlannedTrial, TrainedTrial, TrialGroup
+from tasks.training.logged import log_finished
+from tasks.training.loop import run_trial
+from tasks.training.side_by_side import side_by_side, trials_at_once
+from tasks.training.trial import Trial
+
+
+def train(group: TrialGroup) -> list[TrainedTrial] | None:
+    """Trains the trials of a group that are not finished yet, and logs each trial as its own MLflow run.
+
+    Returns the trials in the order of the group. If several processes train together, only the first one logs, and the
+    others return None. If a trial fails, the finished ones are kept, and the next attempt finds them.
+    """
+    hardware = load_config().hardware
+    trials = {item["number"]: Trial.model_validate(item["trial"]) for item in group["items"]}
+    missing = [item for item in group["items"] if not is_trained(trials[item["number"]])]
+    logged: dict[int, TrainedTrial] = {}
+    logging = threading.Lock()
+
+    def log(item: PlannedTrial, *, reused: bool) -> None:
+        with logging:
+            logged[item["number"]] = log_finished(item, reused=reused)
+
+    def train_one(item: PlannedTrial, should_stop: Callable[[], bool]) -> None:
+        prepared = open_prepared(Path(item["prepared"]))
+        run_trial(trials[item["number"]], prepared, hardware=hardware, should_stop=should_stop)
+        if is_first_process():
+            log(item, reused=False)
+
+    side_by_side(train_one, missing, at_once=trials_at_once(hardware))
+    if not is_first_process():
+        return None
+    for item in group["items"]:
+        if item["number"] not in logged:
+            log(item, reused=True)
+    return [logged[item["number"]] for item in group["items"]]

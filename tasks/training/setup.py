@@ -1,0 +1,208 @@
+"""Sets up the run of one trial: its data, model, sampler and compiled trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dp_core.accounting.mechanism import ALONE, proven_sensitivity
+from dp_core.accounting.noise_split import split_noise
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.layers import initial_parameters
+from dp_core.models.mlp import AdModel
+from dp_core.sampling import Sampler, make_sampler, steps_for_epochs
+from dp_core.training.method import Method
+from dp_core.training.placement import Placement
+from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
+from tasks.config.loading import Hardware
+from tasks.data.prepared import Prepared, Split
+from tasks.runtime.home import home
+from tasks.runtime.memory import keep_freed_memory
+from tasks.runtime.progress import say
+from tasks.training.batches import Dispatch, read_dispatches, spans
+from tasks.training.canaries import Canaries, CanaryTokens, canary_tokens, make_canaries, with_canaries
+from tasks.training.checkpoint import Checkpoint, Progress
+from tasks.training.hardware import BatchPlan, choose_placement, plan_batches, use_compilation_cache
+from tasks.training.noisy_labels import NoisyLabels, draw_labels
+from tasks.training.randomness import Randomness
+from tasks.training.side_by_side import first_alone
+from tasks.training.trial import Trial
+
+
+class TrainingData(NamedTuple):
+    """What a run trains on.
+
+    Attributes:
+      examples: The training split as it was prepared.
+      trained_on: What batches are read from: the examples, followed by the canaries' slots or with noisy labels.
+      canaries: The canaries, if the trial has any.
+      noisy_labels: The responses that replace the labels, if the trial is LabelDP.
+    """
+
+    examples: Split
+    trained_on: Split
+    canaries: Canaries | None
+    noisy_labels: NoisyLabels | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialRun:
+    """What stays the same during the run of a trial. What changes is a ``TrainState`` and a ``Progress``.
+
+    Attributes:
+      steps: The number of steps of the whole run.
+      initial_params: The model's parameters before the first step.
+      batches: How batches are cut to fit the device.
+    """
+
+    trial: Trial
+    prepared: Prepared
+    data: TrainingData
+    validation: Split
+    steps: int
+    sampler: Sampler
+    method: Method
+    trainer: Trainer
+    hyperparameters: Hyperparameters
+    initial_params: Any
+    batches: BatchPlan
+    randomness: Randomness
+    checkpoint: Checkpoint
+
+    @property
+    def placement(self) -> Placement:
+        return self.method.placement
+
+    @property
+    def evaluation_steps(self) -> frozenset[int]:
+        """The steps after which the validation split is evaluated; the last step is one of them."""
+        evaluations = self.trial.evaluations
+        return frozenset(round(self.steps * (k + 1) / evaluations) for k in range(evaluations))
+
+    def dispatches(self, first: int, last: int) -> Iterator[Dispatch]:
+        """Samples and reads the batches of steps ``first`` to ``last``. A dispatch ends at every evaluation."""
+        shape, longest = self.batches
+        ranges = spans(first, last, self.evaluation_steps, longest)
+        return read_dispatches(self.data.trained_on, self.sampler, shape, self.placement, ranges, longest)
+
+
+def set_up(
+    trial: Trial, prepared: Prepared, hardware: Hardware, *, checkpoint_seconds: float
+) -> tuple[TrialRun, TrainState, Progress]:
+    """Returns the run of a trial, with the state and progress to start from: fresh, or the last checkpoint's."""
+    use_compilation_cache()
+    keep_freed_memory()
+    placement = choose_placement(hardware)
+    examples = prepared.split("train", trial.task)
+    tokens = canary_tokens(prepared, trial.canaries)
+    # A canary has a slot whether it is in the training data or not: which ones are in is secret, their number is not.
+    slots = len(examples) + trial.canaries
+    steps = steps_for_epochs(examples=slots, batch_size=trial.batch_size, epochs=trial.epochs, sampler=trial.sampler)
+    randomness = Randomness.for_trial(trial)
+    method = _method(trial, build_model(trial, prepared, tokens), placement)
+    with first_alone(method):
+        trainer = make_trainer(method)
+    hyperparameters = as_traced(_hyperparameters(trial, steps))
+    params = initial_parameters(
+        method.model, np.random.default_rng(trial.seed), examples.integers[:1], examples.categoricals[:1]
+    )
+
+    state = trainer.init(params, hyperparameters)
+    checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
+    saved, progress = checkpoint.restore(state)
+    if progress.steps:
+        state = placement.put(saved)
+        say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
+    _draw_once(progress, trial, randomness)
+    entropy = progress.sampling_entropy or randomness.sampling_entropy
+
+    sampler = make_sampler(
+        trial.sampler,
+        examples=slots,
+        expected_batch_size=trial.batch_size,
+        steps=steps,
+        # LabelDP has δ = 0. Without noise in training, δ only sets how much room there is for large batches.
+        target_delta=trial.target_delta or 1 / slots,
+        entropy=entropy,
+        microbatch_size=trial.microbatch_size,
+    )
+    run = TrialRun(
+        trial=trial,
+        prepared=prepared,
+        data=_training_data(trial, examples, tokens, progress, entropy),
+        validation=prepared.split("validation", trial.task),
+        steps=steps,
+        sampler=sampler,
+        method=method,
+        trainer=trainer,
+        hyperparameters=hyperparameters,
+        initial_params=params,
+        batches=plan_batches(hardware, method.model, params, prepared, sampler, placement),
+        randomness=randomness,
+        checkpoint=checkpoint,
+    )
+    return run, state, progress
+
+
+def _method(trial: Trial, model: AdModel, placement: Placement) -> Method:
+    return Method(
+        model=model,
+        task=trial.task,
+        optimizer=trial.optimizer,
+        momentum=trial.momentum,
+        private=trial.mechanism == "dp_sgd",
+        clipping=trial.clipping or "fixed",
+        microbatch_size=trial.microbatch_size,
+        placement=placement,
+    )
+
+
+def build_model(trial: Trial, prepared: Prepared, canaries: CanaryTokens | None) -> AdModel:
+    """Builds the trial's model for the prepared columns, with embedding rows for the canaries' tokens."""
+    features = prepared.features()
+    if canaries:
+        feature = features[canaries.column]
+        features[canaries.column] = feature._replace(vocabulary_size=feature.vocabulary_size + canaries.number)
+    return trial.model.build(features)
+
+
+def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:
+    plain = Hyperparameters(trial.learning_rate, steps, trial.batch_size)
+    if trial.l2_clip_norm is None or trial.noise_multiplier is None:
+        return plain
+    private = plain._replace(
+        l2_clip_norm=trial.l2_clip_norm,
+        noise_multiplier=trial.noise_multiplier,
+        sensitivity=ALONE if trial.sensitivity == "paper" else proven_sensitivity(trial.microbatch_size),
+    )
+    if not clip_factor(trial.clipping or "fixed").adaptive:
+        return private
+    of_gradient, of_count = split_noise(trial.noise_multiplier)
+    return private._replace(
+        noise_multiplier=of_gradient, count_noise_multiplier=of_count, clip_quantile=trial.clip_quantile or 0.5
+    )
+
+
+def _draw_once(progress: Progress, trial: Trial, randomness: Randomness) -> None:
+    """Draws what must stay the same until the run ends, unless it was drawn before an interruption."""
+    if progress.included_canaries is None:
+        progress.included_canaries = randomness.coins(trial.canaries).tolist()
+    if progress.sampling_entropy is None and (trial.sampler != "poisson" or trial.mechanism == "label_dp"):
+        # A second order of the examples within an epoch would let some take part twice. Second responses to the same
+        # labels would be a second release of them.
+        progress.sampling_entropy = list(randomness.sampling_entropy)
+
+
+def _training_data(
+    trial: Trial, examples: Split, tokens: CanaryTokens | None, progress: Progress, entropy: Sequence[int]
+) -> TrainingData:
+    if trial.mechanism == "label_dp":
+        noisy = draw_labels(trial, np.asarray(examples.labels), entropy)
+        return TrainingData(examples, dataclasses.replace(examples, labels=noisy.labels), None, noisy)
+    if tokens is None:
+        return TrainingData(examples, examples, None, None)
+    canaries = Canaries(tokens, make_canaries(tokens, examples), np.asarray(progress.included_canaries, bool))
+    return TrainingData(examples, with_canaries(examples, canaries.rows, canaries.included), canaries, None)
