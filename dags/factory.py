@@ -1,74 +1,88 @@
-"""One DAG for each pipeline of ``pipelines.yaml``, all made by one factory. They only wire: each task is a local import
-and one call."""
+'''Builds the DAG of a pipeline, and the fields of its trigger form. Importing this module registers no DAG.
+
+The DAG file that calls ``pipeline_dag`` registers the DAG, and Airflow lists it under that file. For example, a second
+DAG of a pipeline, on a schedule::
+
+    """Registers a nightly run of the relative-loss pipeline with Airflow."""
+    from dags.factory import pipeline_dag
+    from tasks.config.loading import load_config
+    pipeline_dag(load_config(), "relative_loss", dag_id="relative_loss_nightly", schedule="@daily")
+'''
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import DAG, Param, dag, get_current_context, task
 
-from tasks.config import Config, load_config
-from tasks.descriptions import TASKS
-from tasks.progress import step
+from tasks.config.dataset import TASKS
+from tasks.config.loading import Config
+from tasks.runtime.progress import step
+from tasks.training.items import AuditedTrial, PreparedDataset, TrainedTrial, TrialGroup
 
+# Markdown, so not indented.
 _TRAINS = """
-    Prepares the logs, trains every trial of the sweep (and a non-private baseline) in groups that share a compiled
-    program, audits each trial's ε from the record of what it ran, and makes the report. Trials that an earlier run
-    trained, of this pipeline or another, are found and not trained again: where there are only such, `train` and
-    `audit` are skipped, and `report` audits what it found.
+Prepares the logs, trains every trial of the sweep and a non-private baseline, audits each trial's ε from the record of
+what it ran, and writes the report. Trials that share a compiled program are trained as one group. A trial that an
+earlier run of any pipeline trained is reused. If all trials are reused, `train` and `audit` are skipped and `report`
+audits them.
 """
 _MEASURES = """
-    Prepares the logs, computes or measures, and makes the report. Nothing is trained.
+Prepares the logs, computes or measures, and writes the report. Nothing is trained.
 """
 
 
-def pipeline_dag(config: Config, name: str) -> DAG:
-    """The DAG of a pipeline: prepare, plan, train and audit in groups (or measure), report."""
+def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedule: str | None = None) -> DAG:
+    """Builds the DAG of a pipeline: prepare → plan → train → audit → report, or prepare → plan → measure → report.
+
+    Args:
+        config: The loaded ``pipelines.yaml``.
+        name: The pipeline.
+        dag_id: Id of the DAG, for a second DAG of the same pipeline. Default: the pipeline's name.
+        schedule: Airflow schedule such as ``@daily``. Default: the DAG runs when it is triggered.
+    """
     pipeline = config.pipeline(name)
     trains = all(grids.trains for grids in pipeline.grids.values())
     title, _, of_the_paper = pipeline.title.partition(" (")
 
-    def options() -> dict[str, Any]:
-        params = get_current_context()["params"]
-        return {"pipeline": name, **{key: value for key, value in params.items() if value}}
-
     @dag(
-        dag_id=name,
-        dag_display_name=title,
-        schedule=None,
+        dag_id=dag_id or name,
+        dag_display_name=dag_id or title,
+        schedule=schedule,
         catchup=False,
         max_active_runs=1,
-        tags=["paper", *([of_the_paper.removesuffix(")").removeprefix("the paper's ")] if of_the_paper else [])],
-        params=_params(config, name),
+        tags=["paper", of_the_paper.removesuffix(")").removeprefix("the paper's ")] if of_the_paper else [],
+        params=_pipeline_params(config, name),
         doc_md=f"### {title}\n{_TRAINS if trains else _MEASURES}\n"
-        f"The page is `reports/{name}/latest/page.html` in the home folder, and on the parent run in MLflow; "
-        "`reports/index.html` lists all.",
+        f"The page is `reports/{name}/latest/page.html` in the home folder, and an artifact of the parent run in "
+        "MLflow. `reports/index.html` lists all reports.",
     )
     def wired() -> None:
         @task
-        def prepare() -> list[dict[str, str]]:
-            from tasks.datasets import prepare_datasets
+        def prepare() -> list[PreparedDataset]:
+            from tasks.prepare import prepare_datasets
 
-            return step(prepare_datasets, options())
+            return step(prepare_datasets, {"pipeline": name, **filled_in_params()})
 
         @task
-        def plan(prepared: list[dict[str, str]]) -> list[dict[str, Any]]:
+        def plan(prepared: list[PreparedDataset]) -> list[TrialGroup]:
             from tasks.plan import plan
 
-            planned = step(plan, options(), prepared)
-            # Beside the returned value, which is the only one that tasks can be mapped over.
+            planned = step(plan, {"pipeline": name, **filled_in_params()}, prepared)
+            # Airflow maps tasks over the returned value only, so the run goes into an XCom of its own.
             get_current_context()["ti"].xcom_push(key="run", value=planned["run"])
             return planned["groups"]
 
         @task(pool="gpu", map_index_template="{{ group_name }}")
-        def train(group: dict[str, Any]) -> list[dict[str, Any]]:
+        def train(group: TrialGroup) -> list[TrainedTrial]:
             from tasks.train import train
 
             get_current_context()["group_name"] = group["name"]
             return step(train, group)
 
         @task(map_index_template="{{ group_name }}")
-        def audit(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        def audit(trained: list[TrainedTrial]) -> list[AuditedTrial]:
             from tasks.audit import audit_group
 
             more = f" and {len(trained) - 1} more" if len(trained) > 1 else ""
@@ -81,9 +95,9 @@ def pipeline_dag(config: Config, name: str) -> DAG:
 
             return step(measure, run)
 
-        # Also where every trial was trained before, so that there is nothing to map over. Not an XCom for each key.
+        # If every trial was trained before, there is nothing to map over: train and audit are skipped, report is not.
         @task(trigger_rule="none_failed", multiple_outputs=False)
-        def report(run: str, audited: list[list[dict[str, Any]]]) -> dict[str, str]:
+        def report(run: str, audited: list[list[AuditedTrial]]) -> dict[str, str]:
             from tasks.report import report
 
             return step(report, run, [one for group in audited for one in group])
@@ -97,23 +111,62 @@ def pipeline_dag(config: Config, name: str) -> DAG:
     return wired()
 
 
-def _params(config: Config, name: str) -> dict[str, Param]:
+def filled_in_params() -> dict[str, Any]:
+    """Returns the fields of the trigger form that were filled in, for a running task."""
+    return {name: value for name, value in get_current_context()["params"].items() if value}
+
+
+def profile_param(config: Config, profiles: Iterable[str]) -> Param:
+    """Returns the form's field for the profile: one of ``profiles``, by default ``quick`` if it is one."""
+    names = list(profiles)
+    return Param(
+        "quick" if "quick" in names else names[0],
+        type="string",
+        enum=names,
+        title="Profile",
+        description="Scale of the run. " + " ".join(f"{name}: {config.profile(name).description}" for name in names),
+    )
+
+
+def tasks_param(default: Iterable[str] | None) -> Param:
+    """Returns the form's field for the prediction tasks; with ``default`` None it may stay empty."""
+    return Param(
+        None if default is None else list(default),
+        type=["null", "array"] if default is None else "array",
+        items={"type": "string", "enum": list(TASKS)},
+        examples=list(TASKS),
+        title="Prediction tasks",
+        description="Leave empty for the pipeline's own." if default is None else None,
+    )
+
+
+def dataset_param(config: Config) -> Param:
+    """Returns the form's field for the dataset."""
+    return Param(
+        None,
+        type=["null", "string"],
+        enum=[None, *config.datasets],
+        title="Dataset",
+        description="Used for all tasks. Leave empty for the pipeline's own.",
+    )
+
+
+def raw_param() -> Param:
+    """Returns the form's field for the raw log's files."""
+    return Param(
+        None,
+        type=["null", "string"],
+        title="Raw log",
+        description="The dataset's files, if pipelines.yaml does not name them: a file, a folder or a pattern such as "
+        "logs/day=*/*.parquet.",
+    )
+
+
+def _pipeline_params(config: Config, name: str) -> dict[str, Param]:
     pipeline = config.pipeline(name)
     return {
-        "profile": Param(
-            "quick" if "quick" in pipeline.grids else next(iter(pipeline.grids)),
-            type="string",
-            enum=list(pipeline.grids),
-            title="Profile",
-            description="How large: " + "; ".join(f"{key}: {p.description}" for key, p in config.profiles.items()),
-        ),
-        "tasks": Param(
-            list(pipeline.datasets),
-            type="array",
-            items={"type": "string", "enum": list(TASKS)},
-            examples=list(TASKS),
-            title="Prediction tasks",
-        ),
+        "profile": profile_param(config, pipeline.grids),
+        "tasks": tasks_param(pipeline.datasets),
         "epsilons": Param(
             None,
             type=["null", "array"],
@@ -126,24 +179,8 @@ def _params(config: Config, name: str) -> dict[str, Param]:
             type=["null", "integer"],
             minimum=1,
             title="Seeds",
-            description="How many to average over. Leave empty for the profile's own.",
+            description="Number of seeds to average over. Leave empty for the profile's own.",
         ),
-        "dataset": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, *config.datasets],
-            title="Dataset",
-            description="For all tasks. Leave empty for the pipeline's own (synthetic).",
-        ),
-        "raw": Param(
-            None,
-            type=["null", "string"],
-            title="Raw log",
-            description="The dataset's files, where they are not in pipelines.yaml: a path, a folder or a pattern.",
-        ),
+        "dataset": dataset_param(config),
+        "raw": raw_param(),
     }
-
-
-_CONFIG = load_config()
-for _name in _CONFIG.pipelines:
-    pipeline_dag(_CONFIG, _name)

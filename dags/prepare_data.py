@@ -1,4 +1,4 @@
-"""The DAG that prepares data ahead of the pipelines that read it, and announces it as an asset."""
+"""Registers the DAG that prepares data ahead of the pipelines and announces it as an asset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from airflow.sdk import Asset, Metadata, Param, dag, get_current_context, task
+from airflow.sdk import Asset, Metadata, Param, dag, task
 
-from tasks.config import load_config
-from tasks.progress import step
+from dags.factory import dataset_param, filled_in_params, profile_param, raw_param, tasks_param
+from tasks.config.loading import load_config
+from tasks.runtime.progress import step
 
 PREPARED_DATA = Asset("prepared_data")
 _CONFIG = load_config()
+_PIPELINES = list(_CONFIG.pipelines)
+# Markdown, so not indented.
+_DOC = """
+### From raw logs to encoded splits
+Splits the log chronologically 80/10/10, log-transforms integers, builds vocabularies from the training split and writes
+encoded arrays that training memory-maps. Data that is already prepared is reused. The asset `prepared_data` carries the
+fingerprints.
+"""
 
 
 @dag(
@@ -22,44 +31,34 @@ _CONFIG = load_config()
     catchup=False,
     max_active_runs=1,
     tags=["data"],
+    doc_md=_DOC,
     params={
-        "pipeline": Param("relative_loss", type="string", enum=list(_CONFIG.pipelines), title="For which pipeline"),
-        "profile": Param("quick", type="string", enum=list(_CONFIG.profiles), title="Profile"),
-        "dataset": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, *_CONFIG.datasets],
-            title="Dataset",
-            description="Leave empty for the pipeline's own.",
+        "pipeline": Param(
+            "relative_loss" if "relative_loss" in _PIPELINES else _PIPELINES[0],
+            type="string",
+            enum=_PIPELINES,
+            title="Pipeline",
+            description="Its datasets are prepared.",
         ),
-        "tasks": Param(None, type=["null", "array"], items={"type": "string"}, title="Prediction tasks"),
-        "raw": Param(
-            None,
-            type=["null", "string"],
-            title="Raw log",
-            description="The dataset's files: a path, a folder or a pattern such as logs/day=*/*.parquet.",
-        ),
+        "profile": profile_param(_CONFIG, _CONFIG.profiles),
+        "dataset": dataset_param(_CONFIG),
+        "tasks": tasks_param(None),
+        "raw": raw_param(),
         "refit": Param(
             False,
             type="boolean",
             title="New vocabulary",
-            description="For datasets with keep_vocabulary, whose tokens otherwise keep their ids.",
+            description="Only matters for datasets with keep_vocabulary: builds a new vocabulary instead of keeping "
+            "the ids of the earlier one.",
         ),
     },
 )
 def prepare_data() -> None:
-    """
-    ### From raw logs to encoded splits
-    Chronological 80/10/10 split, log transform, vocabularies from the training part, encoded arrays that training
-    maps into memory. Data that was prepared before is found, not made again. The asset `prepared_data` carries the
-    fingerprints.
-    """
-
     @task(outlets=[PREPARED_DATA])
     def prepare() -> Iterator[Any]:
-        from tasks.datasets import prepare_datasets
+        from tasks.prepare import prepare_datasets
 
-        options = {name: value for name, value in get_current_context()["params"].items() if value}
+        options = filled_in_params()
         refit = options.pop("refit", False)
         prepared = step(functools.partial(prepare_datasets, refit=refit), options)
         yield Metadata(PREPARED_DATA, extra={item["dataset"]: item["fingerprint"] for item in prepared})
