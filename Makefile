@@ -1,4 +1,4 @@
-# Two commands: `make run` and `make test`. Each sets up what it needs.
+# The two main commands are `make run` and `make test`. Each installs what it needs.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,28 +6,29 @@ PIPELINE ?= relative_loss
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
 
-# What the trigger form offers, as `make run NAME=value`.
+# The fields of the trigger form, as `make run NAME=value`.
 CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(DATASET)') \
 	$(if $(RAW),--raw '$(RAW)') $(if $(TASKS),--tasks '$(TASKS)') \
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects lint format up validate bench bench-prepare lock
+.PHONY: help run test effects lint format up validate bench bench-prepare walk lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
 	@echo '  make run takes PIPELINE=name|all PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
-	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=; DP_ADS_HOME=folder moves everything generated out of var/'
+	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
 
-run: $(VENV)/installed ## run a pipeline through Airflow, print its table and make its page
+run: $(VENV)/installed ## run a pipeline through Airflow, print its table and write its page
 	@$(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
 
+# The tests start many processes, which read our compiled modules instead of compiling them again.
 test: lint ## lint, type-check and test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-effects: $(VENV)/installed ## run every quick pipeline, and test that the paper's effects are there (about 40 minutes)
+effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all
 	@$(BIN)/python -m pytest -m effects tests/test_effects.py
 
@@ -36,7 +37,7 @@ lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-format: $(VENV)/installed ## format the code and mend what can be mended
+format: $(VENV)/installed ## format the code and apply lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -49,10 +50,13 @@ validate: $(VENV)/installed ## check pipelines.yaml
 bench: $(VENV)/installed ## measure the speed and memory of private training steps (about 8 minutes)
 	@$(BIN)/python -m benchmarks.clipping $(BENCH)
 
-bench-prepare: $(VENV)/installed ## measure the preparation of logs, beside Polars (about 3 minutes)
+bench-prepare: $(VENV)/installed ## measure the preparation of logs against Polars (about 3 minutes)
 	@$(BIN)/python -m benchmarks.preparation $(BENCH)
 
-lock: ## resolve requirements.in into requirements.lock again
+walk: $(VENV)/installed ## trace which modules a row passes, and draw it into docs/ (about 2 minutes)
+	@$(BIN)/python -m benchmarks.walk
+
+lock: ## resolve requirements.in into a new requirements.lock
 	@$(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/pip install --quiet --disable-pip-version-check uv
 	@$(VENV)-lock/bin/uv pip compile requirements.in --override requirements.override --python-version 3.11 \
@@ -60,9 +64,9 @@ lock: ## resolve requirements.in into requirements.lock again
 	@rm -rf $(VENV)-lock
 	@echo 'requirements.lock written'
 
-# The lock names every package with its hash, so nothing is left to resolve: --no-deps.
+# The lock lists every package with its hash, so pip has nothing to resolve: --no-deps.
 $(VENV)/installed: requirements.lock
-	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.11 is needed; give its path with PYTHON=path' >&2; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.11 not found; give its path with PYTHON=path' >&2; exit 2; }
 	@echo 'installing into $(VENV) (once; about two minutes)'
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock

@@ -1,1 +1,5 @@
-"""Measurements that the README and the paper's tables are made of: ``make bench``."""
+"""Benchmarks behind numbers in the documentation: ``make bench``, ``make bench-prepare``, ``make walk``.
+
+Each is a command of its own. What they share with the throughput pipeline (programs, timing, child processes) is in
+``tasks/speed``.
+"""

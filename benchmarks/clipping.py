@@ -1,7 +1,7 @@
-"""How fast a step is with each way of clipping, and how much memory it takes: ``python -m benchmarks.clipping``.
+"""Speed and memory of a training step by clipping method: ``python -m benchmarks.clipping``.
 
-A step is what training does with one batch: from its examples to new parameters. Drawing and loading
-the batch are not in it. The paper's Table 4 compares the same.
+A step goes from a batch of examples to new parameters, as in the paper's Table 4. It does not include drawing and
+loading the batch.
 """
 
 from __future__ import annotations
@@ -10,37 +10,42 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.clipping_report import bars, print_report
+from benchmarks.clipping_report import Row, bars, print_report
 from benchmarks.command import positive, run_benchmark
-from tasks.progress import say
+from tasks.runtime.progress import say
 from tasks.speed.child import run_child
+from tasks.speed.results import ProgramDescription, TimedProgram, TimedSteps
 
-METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
-MODELS = {"paper": "the paper's, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark itself"}
+if TYPE_CHECKING:
+    from tasks.speed.programs import MethodName
+
+METHODS = ("non_private", "vmap", "two_pass_ghost", "ghost")
+MODELS = {"paper": "the paper's model, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, writes ``bench/clipping.json`` below the home folder, and prints tables."""
+    """Measures, writes ``bench/clipping.json`` in the home folder and prints tables."""
     options = _parser().parse_args(arguments)
     return run_benchmark("clipping", partial(measure, options), print_report, bars, check=options.check)
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each method, noise or not, and batch size."""
-    rows = []
+def measure(options: argparse.Namespace) -> list[Row]:
+    """Returns one row for each batch size and method, with and without noise."""
+    rows: list[Row] = []
+    programs: list[ProgramDescription] = []
     with tempfile.TemporaryDirectory() as cache:
-        # A program is compiled in one process and measured in others.
+        # A program is compiled in one process and measured in another.
         environment = os.environ | {
             "JAX_COMPILATION_CACHE_DIR": cache,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         for batch_size in options.batch_sizes:
-            timed = run_child(
+            timed: TimedSteps = run_child(
                 "tasks.speed.requests:time_steps",
                 environment,
                 workload=_described(options.model),
@@ -53,10 +58,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 physical_batch_size=options.physical_batch_size,
                 rounds=options.rounds,
             )
-            rows += _rows(options.model, timed["parameters"], timed["timings"])
-        programs = [row.pop("program") for row in rows]
+            for row, program in _rows(options.model, timed):
+                rows.append(row)
+                programs.append(program)
         if not options.no_memory:
-            # Processes do not disturb each other's memory as they do each other's speed.
+            # Two at a time: unlike speed, the memory of a process does not depend on the others.
             with ThreadPoolExecutor(max_workers=2) as pool:
                 start = {
                     name: partial(pool.submit, run_child, f"tasks.speed.requests:{name}", environment)
@@ -68,60 +74,54 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _described(model: str) -> dict[str, Any]:
-    # Loads JAX, which the command line does without.
+    # Imports JAX, which the command line itself does not need.
     from benchmarks.workloads import WORKLOADS
 
     return WORKLOADS[model].to_json()
 
 
-def _rows(model: str, parameters: int, timings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An object of the result for each program: its faster form, and under ``forms`` all of them."""
-    by_method: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-    for timing in timings:
+def _rows(model: str, timed: TimedSteps) -> Iterator[tuple[Row, ProgramDescription]]:
+    """Yields a row for each method, with the program of its faster form. All forms are under ``forms``."""
+    by_method: dict[tuple[MethodName, bool], list[TimedProgram]] = {}
+    for timing in timed["timings"]:
         by_method.setdefault((timing["program"]["method"], timing["program"]["noise"]), []).append(timing)
-    rows = []
     for (method, noise), forms in by_method.items():
         best = max(forms, key=lambda timing: timing["steps_per_second"] or 0)
-        rows.append(
-            {
-                "method": method,
-                "noise": noise,
-                "parameters": parameters,
-                "batch_size": best["program"]["batch_size"],
-                "steps_per_second": best["steps_per_second"],
-                "peak_memory_bytes": best["planned_bytes"],
-                "median_steps_per_second": best["median_steps_per_second"],
-                "resident_memory_bytes": None,
-                "fits": best["steps_per_second"] is not None,
-                "model": model,
-                "form": best["program"]["form"],
-                "forms": {
-                    timing["program"]["form"]: {
-                        "steps_per_second": timing["steps_per_second"],
-                        "peak_memory_bytes": timing["planned_bytes"],
-                        "rows_at_once": timing["program"]["rows"],
-                    }
-                    for timing in forms
-                },
-                "program": best["program"],
-            }
-        )
-    return rows
+        row: Row = {
+            "method": method,
+            "noise": noise,
+            "parameters": timed["parameters"],
+            "batch_size": best["program"]["batch_size"],
+            "steps_per_second": best["steps_per_second"],
+            "peak_memory_bytes": best["planned_bytes"],
+            "median_steps_per_second": best["median_steps_per_second"],
+            "resident_memory_bytes": None,
+            "fits": best["steps_per_second"] is not None,
+            "model": model,
+            "form": best["program"]["form"],
+            "forms": {
+                timing["program"]["form"]: {
+                    "steps_per_second": timing["steps_per_second"],
+                    "peak_memory_bytes": timing["planned_bytes"],
+                    "rows_at_once": timing["program"]["rows"],
+                }
+                for timing in forms
+            },
+        }
+        yield row, best["program"]
 
 
 def _add_resident_memory(
-    rows: list[dict[str, Any]], programs: list[dict[str, Any]], start: Callable[..., Future[Any]]
+    rows: list[Row], programs: list[ProgramDescription], start: Callable[..., Future[Any]]
 ) -> None:
-    say("measuring the memory of each program, in a process of its own")
+    say("measuring the memory of each program in a process of its own")
     started = [(row, start(program=program)) for row, program in zip(rows, programs, strict=True) if row["fits"]]
     for row, measured in started:
         row["resident_memory_bytes"] = measured.result()
 
 
-def _add_largest_batches(
-    rows: list[dict[str, Any]], options: argparse.Namespace, start: Callable[..., Future[Any]]
-) -> None:
-    """Adds to each form the largest batch it can hold: without noise, whose memory does not grow with the batch."""
+def _add_largest_batches(rows: list[Row], options: argparse.Namespace, start: Callable[..., Future[Any]]) -> None:
+    """Adds the largest batch that fits to each form without noise; noise takes the same memory at every batch size."""
     say(f"looking for the largest batch that fits into {options.memory_cap:g} GiB")
     cap_bytes = int(options.memory_cap * 2**30)
     started = {
@@ -137,23 +137,24 @@ def _add_largest_batches(
     for (method, form), found in started.items():
         for row in rows:
             if row["method"] == method and not row["noise"]:
-                row["forms"][form] |= {"largest_batch_size": found.result(), "memory_cap_bytes": cap_bytes}
+                row["forms"][form]["largest_batch_size"] = found.result()
+                row["forms"][form]["memory_cap_bytes"] = cap_bytes
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.clipping",
         description="Measures steps per second and peak memory of training without privacy (non_private) and of "
-        "DP-SGD with three ways of clipping each example's gradient: one gradient an example (vmap), the paper's "
-        "ghost clipping (two_pass_ghost), and what this project trains with (one_pass_ghost). Prints tables and "
-        "writes bench/clipping.json below var/ (or DP_ADS_HOME). About 8 minutes on 2 cores.",
+        "DP-SGD with three ways of clipping per-example gradients: materialized (vmap), the paper's ghost clipping in "
+        "two passes (two_pass_ghost), and the one-pass ghost clipping that this project trains with (ghost). Prints "
+        "tables and writes bench/clipping.json to var/ (or DP_ADS_HOME). About 8 minutes on 2 cores.",
     )
     parser.add_argument(
         "--batch-sizes",
         type=_sizes,
         default=[64, 1024, 8192],
         metavar="N,N,…",
-        help="examples a step (default: 64,1024,8192)",
+        help="batch sizes to measure (default: 64,1024,8192)",
     )
     parser.add_argument(
         "--methods",
@@ -167,25 +168,25 @@ def _parser() -> argparse.ArgumentParser:
         type=positive(int),
         default=10,
         metavar="N",
-        help="timings of each, the best counts; up to 3 times as many on a busy machine (default: 10)",
+        help="rounds of timing, the best one counts; up to 3 times as many on a busy machine (default: 10)",
     )
     parser.add_argument(
         "--memory-cap",
         type=positive(float),
         default=4.0,
         metavar="GiB",
-        help="for the largest batch that each can hold (default: 4)",
+        help="memory cap for the search of the largest batch (default: 4)",
     )
     parser.add_argument(
         "--no-memory",
         action="store_true",
-        help="neither measure memory nor look for the largest batch; what the compiler plans is reported anyway",
+        help="do not measure memory or search for the largest batch; still report what the compiler plans",
     )
     parser.add_argument(
         "--physical-batch-size",
         type=positive(int),
         metavar="ROWS",
-        help="rows that ghost clipping computes at once (default: what the trainer chooses for this machine)",
+        help="rows that ghost clipping computes at once (default: the trainer's choice on this machine)",
     )
     parser.add_argument(
         "--model",
@@ -205,7 +206,7 @@ def _methods(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in METHODS:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(METHODS)}")
+            raise argparse.ArgumentTypeError(f"unknown method {name!r}; known: {', '.join(METHODS)}")
     return [method for method in METHODS if method in names]
 
 

@@ -1,9 +1,9 @@
-"""The clipping benchmark's rows as tables, and the bars that they are held against."""
+"""Tables of the clipping benchmark, and the bars that its results must pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,13 +11,44 @@ from rich.table import Table
 
 from benchmarks.command import Bar
 
-Row = dict[str, Any]
+if TYPE_CHECKING:
+    from tasks.speed.programs import Form, MethodName
+
+
+class FormResult(TypedDict):
+    """One form of a method; the last two fields are there if memory was measured."""
+
+    steps_per_second: float | None
+    peak_memory_bytes: int
+    rows_at_once: int
+    largest_batch_size: NotRequired[int]
+    memory_cap_bytes: NotRequired[int]
+
+
+class Row(TypedDict):
+    """A method at one batch size, in its faster form."""
+
+    method: MethodName
+    noise: bool
+    parameters: int
+    batch_size: int
+    steps_per_second: float | None
+    peak_memory_bytes: int
+    median_steps_per_second: float | None
+    resident_memory_bytes: int | None
+    fits: bool
+    model: str
+    form: Form
+    forms: dict[Form, FormResult]
+
+
+Quantity = Literal["steps_per_second", "median_steps_per_second", "peak_memory_bytes", "resident_memory_bytes"]
 
 # One-pass ghost clipping, without noise, against the non-private step of the same model.
 LEAST_SPEED_RATIO = 0.90
 MOST_MEMORY_RATIO = 1.3
 SPEED_BATCH_SIZES = (64, 1024, 8192)
-# From here on batches are large, and a gradient for each example takes so much more memory.
+# At this batch size, vmap must take at least this multiple of the non-private memory, or not fit.
 MEMORY_BATCH_SIZE = 8192
 LEAST_VMAP_RATIO = 20.0
 
@@ -26,23 +57,23 @@ _METHOD_TITLES = {
     "non_private": "non-private",
     "vmap": "vmap",
     "two_pass_ghost": "two-pass ghost",
-    "one_pass_ghost": "one-pass ghost",
+    "ghost": "one-pass ghost",
 }
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
-    """The bars that these rows can tell about: they are for the paper's model."""
+    """Returns the bars that these rows can decide. The bars are for the paper's model."""
     rows = [row for row in rows if row["model"] == "paper"]
     result = []
     for batch_size in SPEED_BATCH_SIZES:
-        ghost, plain = _pair(rows, "one_pass_ghost", batch_size)
-        if ghost and plain:
-            ratio = ghost["steps_per_second"] / plain["steps_per_second"]
-            median = ghost["median_steps_per_second"] / plain["median_steps_per_second"]
+        ghost, plain = _pair(rows, "ghost", batch_size)
+        ratio = _quotient(ghost, plain, "steps_per_second")
+        median = _quotient(ghost, plain, "median_steps_per_second")
+        if ratio is not None and median is not None:
             text = f"one-pass ghost at batch {batch_size:,}: {ratio:.2f} of the non-private steps per second at best, "
             text += f"{median:.2f} by medians"
             result.append(Bar(f"{text} (bar: at least {LEAST_SPEED_RATIO:.2f})", ratio >= LEAST_SPEED_RATIO))
-    ghost, plain = _pair(rows, "one_pass_ghost", MEMORY_BATCH_SIZE)
+    ghost, plain = _pair(rows, "ghost", MEMORY_BATCH_SIZE)
     if ghost and plain:
         ratio = ghost["peak_memory_bytes"] / plain["peak_memory_bytes"]
         text = f"one-pass ghost at batch {MEMORY_BATCH_SIZE:,}: {ratio:.2f} of the non-private peak memory"
@@ -71,9 +102,9 @@ def print_report(rows: Sequence[Row]) -> None:
 def _speed_table(rows: Sequence[Row]) -> Table:
     table = Table(
         title=f"A training step, model of {rows[0]['parameters']:,} parameters",
-        caption="Ratios: to the non-private step of the same batch size, the faster of a plain framework step and our "
-        "trainer's. Memory: what XLA plans for a step, with parameters, optimiser and batch. Grown: what a process "
-        "that ran it really grew by.",
+        caption="Ratios are to the non-private step of the same batch size, the faster of a plain framework step and "
+        "our trainer's. Memory: what XLA plans for a step, with parameters, optimizer and batch. Grown: measured peak "
+        "growth of a process that ran the step.",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
@@ -84,14 +115,14 @@ def _speed_table(rows: Sequence[Row]) -> Table:
         if previous not in (None, row["batch_size"]):
             table.add_section()
         plain = _find(rows, "non_private", row["batch_size"])
-        speed, memory = row["steps_per_second"], row["peak_memory_bytes"]
+        speed = row["steps_per_second"]
         table.add_row(
             f"{row['batch_size']:,}" if row["batch_size"] != previous else "",
             _METHOD_TITLES[row["method"]] + (" + noise" if row["noise"] else ""),
             "does not fit" if speed is None else f"{speed:,.2f}",
-            "" if speed is None or plain is None else _ratio(speed / plain["steps_per_second"]),
-            _bytes(memory),
-            "" if plain is None else _ratio(memory / plain["peak_memory_bytes"]),
+            _ratio(_quotient(row, plain, "steps_per_second")),
+            _bytes(row["peak_memory_bytes"]),
+            _ratio(_quotient(row, plain, "peak_memory_bytes")),
             "" if row["resident_memory_bytes"] is None else _bytes(row["resident_memory_bytes"]),
         )
         previous = row["batch_size"]
@@ -99,7 +130,7 @@ def _speed_table(rows: Sequence[Row]) -> Table:
 
 
 def _largest_table(rows: Sequence[Row]) -> Table:
-    # By method and form; of a form's rows the last has the largest batch, and so full pieces.
+    # The last row of a form has the largest batch, and so full pieces.
     found = {
         (row["method"], name): form
         for row in rows
@@ -116,13 +147,21 @@ def _largest_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _ratio(value: float) -> str:
+def _quotient(row: Row | None, plain: Row | None, name: Quantity) -> float | None:
+    """Returns the ratio of two rows' measurements; None if one of them was not measured or did not fit."""
+    value, base = row and row[name], plain and plain[name]
+    return value / base if value and base else None
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def _measured(ghost: Row, plain: Row) -> str:
-    grown = ghost["resident_memory_bytes"], plain["resident_memory_bytes"]
-    return f", {grown[0] / grown[1]:.2f} of what the process grew by" if all(grown) else ""
+    grown = _quotient(ghost, plain, "resident_memory_bytes")
+    return "" if grown is None else f", {grown:.2f} of the process's growth"
 
 
 def _pair(rows: Sequence[Row], method: str, batch_size: int) -> tuple[Row | None, Row | None]:

@@ -1,4 +1,4 @@
-"""What the commands of all benchmarks do alike."""
+"""What the commands of the benchmarks share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tasks.errors import UserError
-from tasks.home import home, write_json
-from tasks.progress import format_seconds
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, write_json
+from tasks.runtime.progress import format_seconds
 
 
 class Bar(NamedTuple):
-    """Something that a benchmark is meant to show, in words with the measured figure."""
+    """A claim that a benchmark checks, in words with the measured number."""
 
     text: str
     holds: bool
@@ -29,7 +29,10 @@ def run_benchmark(
     *,
     check: bool,
 ) -> int:
-    """Measures, writes ``bench/<name>.json`` below the home folder, and reports; 1 if a checked bar does not hold."""
+    """Measures, writes ``bench/<name>.json`` in the home folder and prints the report.
+
+    Returns the exit status: with ``check``, 1 if a bar does not hold.
+    """
     started = time.monotonic()
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -48,7 +51,7 @@ def run_benchmark(
 
 
 def positive(kind: type[int] | type[float]) -> Callable[[str], Any]:
-    """For an argument that must be a positive number."""
+    """Returns a parser for an argument that must be a positive number."""
 
     def parse(text: str) -> int | float:
         try:

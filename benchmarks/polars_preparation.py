@@ -1,13 +1,13 @@
-"""The work of ``tasks.prepare``, done by Polars in memory: what our preparation is measured against.
+"""The work of ``tasks.data.preparation`` done by Polars in memory, to compare with.
 
-``prepare_plainly`` is what one writes at first: read, transform, count, join, write. ``prepare_tuned`` is the best of
-what was tried with Polars 2.1: the log is scanned by the streaming engine, which transforms numbers while it parses,
+``prepare_plainly`` is a first version: read, transform, count, join, write. ``prepare_tuned`` is the fastest that we
+found with Polars 2.1: the log is scanned by the streaming engine, which transforms numbers while it parses,
 and stays in memory; vocabularies are counted by the streaming engine; tokens are cast to an Enum of their vocabulary;
 the splits are written at the same time, without compression or statistics.
 
-Seconds for 1,000,000 rows on 2 cores that others used, too. Best of 12 in turns: the tuned one 1.87; ``read_csv``, and
-numbers transformed with the encoding, 2.04, the same with numbers read as Float64 2.03. Best of 2 to 4 in turns, each
-with one change to the tuned one's 2.1 (0.3 either way is noise):
+Seconds for 1,000,000 rows on 2 shared cores. Best of 12, in turns: tuned 1.87; with ``read_csv`` and numbers
+transformed during encoding 2.04; the same with numbers read as Float64 2.03. Best of 2 to 4, in turns, with one change
+to the tuned version (2.1 in these rounds; 0.3 either way is noise):
 
 - numbers read as Int64: 2.1; as Float64: 2.2; logarithms in float32: 2.4
 - files with lz4: 2.3; snappy or zstd: 2.5; with statistics: 2.5; smaller pages: 2.3; smaller row groups: 2.6
@@ -15,7 +15,7 @@ with one change to the tuned one's 2.1 (0.3 either way is noise):
 - vocabularies counted in memory: 2.7
 - a join for each column in place of the Enum: 2.7; ``replace_strict``: 3.3
 - tokens cast to Categorical, and ids taken from an array by their codes: 2.8; parsed as Categorical: 3.5
-- nothing kept in memory, the file scanned for the vocabularies and again for the encoding: 2.8
+- nothing kept in memory, with one scan for the vocabularies and one for the encoding: 2.8
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tasks.descriptions import Dataset
-from tasks.encoded import open_prepared
+from tasks.config.dataset import Dataset
+from tasks.data.prepared import open_prepared
 
 _TOLERANCE = 1e-6
 
 
 def prepare_plainly(dataset: Dataset, raw: Path, folder: Path, *, min_count: int) -> Path:
-    """Writes ``train``, ``validation`` and ``test.parquet`` with the values that our arrays have, null for NaN."""
+    """Writes ``train``, ``validation`` and ``test.parquet`` with the values of our arrays, and null for NaN."""
     folder.mkdir(parents=True)
     (label,), types = dataset.label_columns, _types(dataset)
     logs = pl.read_csv(raw, separator="\t", has_header=False, quote_char=None, schema=types, empty_string_is_null=False)
@@ -52,7 +52,7 @@ def prepare_plainly(dataset: Dataset, raw: Path, folder: Path, *, min_count: int
 
 
 def prepare_tuned(dataset: Dataset, raw: Path, folder: Path, *, min_count: int) -> Path:
-    """The same files."""
+    """Writes the same files, faster."""
     folder.mkdir(parents=True)
     (label,), types = dataset.label_columns, _types(dataset)
     logs = (
@@ -101,13 +101,13 @@ def _log_transform(name: str) -> pl.Expr:
 
 
 def _ids(vocabulary: pl.Series) -> pl.Expr:
-    """A place in the vocabulary is an id, from 1 on; casting to it makes null of every other token."""
+    """Returns the ids of tokens: positions in the vocabulary, from 1. The cast makes other tokens null, here 0."""
     known = pl.col(vocabulary.name).cast(pl.Enum(vocabulary), strict=False)
     return (known.to_physical().cast(pl.Int32) + 1).fill_null(0)
 
 
 def first_difference(prepared: Path, peer: Path) -> str | None:
-    """Where our arrays and Polars' files first differ, in words; numbers that differ by rounding are equal."""
+    """Describes the first difference between our arrays and Polars' files, beyond rounding. None if there is none."""
     ours = open_prepared(prepared)
     (task,) = ours.tasks
     for name in ours.splits:

@@ -1,10 +1,9 @@
-"""How fast raw logs become encoded arrays, in how much memory: ``python -m benchmarks.preparation``.
+"""Speed and memory of the preparation of raw logs: ``python -m benchmarks.preparation``.
 
-Ours is measured against Polars doing the same work, against itself on a larger log, and in reading back
-the rows of a batch. Logs are the generator's, in the layout of Criteo's Kaggle challenge. Each preparation
-has a process and a home folder of its own, and they take turns, so that the ratios hold on a machine that
-is not quiet. What is timed is the work alone: the process has prepared a small log before, for libraries
-load some of their parts at first use.
+Compares our preparation with Polars doing the same work and with itself on a larger log, and times reading the rows of
+a batch back. The logs are generated, in the layout of Criteo's Kaggle challenge. Each preparation has its own process
+and home folder, and they take turns, so that ratios hold on a busy machine. Each process prepares a small log first,
+since libraries load parts of themselves on first use; only the work is timed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -27,19 +26,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import Bar, positive, run_benchmark
-from tasks.config import load_config
-from tasks.encoded import open_prepared
-from tasks.errors import UserError
-from tasks.home import home, short_hash
-from tasks.progress import say
+from tasks.config.loading import load_config
+from tasks.data.prepared import open_prepared
+from tasks.logs.synthetic import MIN_ROWS, generate
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, short_hash
+from tasks.runtime.progress import say
 from tasks.speed.child import run_child
-from tasks.synthetic import MIN_ROWS, generate
 
 DATASET, TASK, MIN_COUNT, SEED = "criteo_kaggle", "pctr", 10, 0
 
 LEAST_SPEED_RATIO = 1.0
 MOST_MEMORY_RATIO = 1.3
-# Of what the larger log has more in rows.
+# Times the ratio of the logs' rows.
 MOST_TIME_RATIO = 1.1
 READ_ROWS = 65_536
 MOST_READING_SECONDS = 0.040
@@ -47,8 +46,45 @@ MOST_READING_SECONDS = 0.040
 _DRAWS = 10
 
 
+class Preparation(TypedDict):
+    """One preparation of a log."""
+
+    seconds: float
+    peak_memory_bytes: int
+    folder: str
+
+
+class BestPreparation(TypedDict):
+    """The best of several preparations of the same log."""
+
+    who: str
+    rows: int
+    seconds: float
+    rows_per_second: float
+    peak_memory_bytes: int
+    seconds_of_rounds: list[float]
+
+
+class Reading(TypedDict):
+    """Seconds to read a batch of random rows: best, median and first draw."""
+
+    rows: int
+    of_rows: int
+    seconds: float
+    median_seconds: float
+    first_seconds: float
+
+
+class Result(TypedDict):
+    """``runs`` are ours, Polars, Polars tuned, and ours on the larger log."""
+
+    rounds: int
+    runs: list[BestPreparation]
+    reading: Reading
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, writes ``bench/preparation.json`` below the home folder, and prints tables."""
+    """Measures, writes ``bench/preparation.json`` in the home folder and prints tables."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.large_rows <= options.rows:
@@ -57,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_benchmark("preparation", work, print_report, bars, check=options.check)
 
 
-def measure(rows: int, large_rows: int, rounds: int) -> dict[str, Any]:
-    """The best of each measurement; a ``UserError`` if Polars and ours do not come to the same."""
+def measure(rows: int, large_rows: int, rounds: int) -> Result:
+    """Returns the best of each measurement. Raises a ``UserError`` if Polars and ours give different results."""
     if importlib.util.find_spec("polars") is None:
-        raise UserError("Polars, which ours is measured against, is not installed: `pip install polars`")
+        raise UserError("Polars, which this compares with, is not installed: run `pip install polars`")
     from benchmarks.polars_preparation import first_difference
 
     raws = {size: str(generate("display", size, SEED)) for size in (MIN_ROWS, rows, large_rows)}
-    runs: dict[tuple[str, int], list[dict[str, Any]]] = {
+    runs: dict[tuple[str, int], list[Preparation]] = {
         ("ours", rows): [],
         ("polars", rows): [],
         ("polars_tuned", rows): [],
@@ -92,11 +128,11 @@ def measure(rows: int, large_rows: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def prepare_rows(*, who: str, raw: str, small_raw: str) -> dict[str, Any]:
-    """Prepares a raw log below this process's home; its time, this process's peak memory and the folder."""
+def prepare_rows(*, who: str, raw: str, small_raw: str) -> Preparation:
+    """Prepares a raw log in this process's home. Returns its time, the process's peak memory and the folder."""
     dataset = load_config().dataset(DATASET)
 
-    # Each process loads only the one that it measures.
+    # Local imports, so that a process loads only the library that it measures.
     def with_polars(log: str) -> Path:
         from benchmarks.polars_preparation import prepare_plainly, prepare_tuned
 
@@ -104,7 +140,7 @@ def prepare_rows(*, who: str, raw: str, small_raw: str) -> dict[str, Any]:
         return peer(dataset, Path(log), home() / short_hash(log), min_count=MIN_COUNT)
 
     def with_ours(log: str) -> Path:
-        from tasks.prepare import prepare
+        from tasks.data.preparation import prepare
 
         return prepare(DATASET, dataset, Path(log), min_count=MIN_COUNT)
 
@@ -116,10 +152,10 @@ def prepare_rows(*, who: str, raw: str, small_raw: str) -> dict[str, Any]:
     return {"seconds": seconds, "peak_memory_bytes": _peak_memory_bytes(), "folder": str(folder)}
 
 
-def read_rows(prepared: Path) -> dict[str, Any]:
-    """The time to read one batch of random training rows, drawn as the Poisson sampler draws them.
+def read_rows(prepared: Path) -> Reading:
+    """Times reading a batch of random training rows, drawn as the Poisson sampler does.
 
-    Each draw is of other rows. After the first ones the files are mapped, as they are for most of a training.
+    Each draw is of other rows. After the first draws, the files are in the page cache, as during most of a training.
     """
     split, rng = open_prepared(prepared).split("train", TASK), np.random.default_rng(SEED)
     rows, seconds = min(READ_ROWS, len(split)), []
@@ -137,8 +173,8 @@ def read_rows(prepared: Path) -> dict[str, Any]:
     }
 
 
-def bars(result: dict[str, Any]) -> list[Bar]:
-    """What the benchmark is meant to show, with the measured figures."""
+def bars(result: Result) -> list[Bar]:
+    """Returns the claims that the benchmark checks, with the measured numbers."""
     ours, polars, tuned, large = result["runs"]
     reading, growth = result["reading"], large["rows"] / ours["rows"]
     speed, of_tuned = (ours["rows_per_second"] / peer["rows_per_second"] for peer in (polars, tuned))
@@ -164,7 +200,7 @@ def bars(result: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def print_report(result: dict[str, Any]) -> None:
+def print_report(result: Result) -> None:
     ours, polars, tuned, large = result["runs"]
     console = Console()
     of_rounds = f"best of {result['rounds']} rounds"
@@ -181,31 +217,33 @@ def print_report(result: dict[str, Any]) -> None:
     table = Table(title=f"Reading {reading['rows']:,} random rows of {reading['of_rows']:,}", box=SIMPLE_HEAD)
     for title in ("best", "median", "first"):
         table.add_column(title, justify="right")
-    table.add_row(*(f"{1e3 * reading[name]:.1f} ms" for name in ("seconds", "median_seconds", "first_seconds")))
+    times = (reading["seconds"], reading["median_seconds"], reading["first_seconds"])
+    table.add_row(*(f"{1e3 * seconds:.1f} ms" for seconds in times))
     console.print(table)
     for bar in bars(result):
         text = f"✓ {bar.text}: holds" if bar.holds else f"✗ {bar.text}: does not hold"
         console.print(text, highlight=False, soft_wrap=True)
 
 
-def _table(title: str, base: dict[str, Any], runs: dict[str, dict[str, Any]]) -> Table:
-    """Runs with their ratios to the base."""
+def _table(title: str, base: BestPreparation, runs: dict[str, BestPreparation]) -> Table:
+    """Returns a table of runs with their ratios to ``base``."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("", "time", "ratio", "rows/s", "ratio", "peak memory", "ratio"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, run in runs.items():
-        cells = [name]
-        for figure, text in (
-            ("seconds", f"{run['seconds']:,.2f} s"),
-            ("rows_per_second", f"{run['rows_per_second']:,.0f}"),
-            ("peak_memory_bytes", f"{run['peak_memory_bytes'] / 2**20:,.0f} MiB"),
-        ):
-            cells += [text, f"{run[figure] / base[figure]:.2f}"]
-        table.add_row(*cells)
+        table.add_row(
+            name,
+            f"{run['seconds']:,.2f} s",
+            f"{run['seconds'] / base['seconds']:.2f}",
+            f"{run['rows_per_second']:,.0f}",
+            f"{run['rows_per_second'] / base['rows_per_second']:.2f}",
+            f"{run['peak_memory_bytes'] / 2**20:,.0f} MiB",
+            f"{run['peak_memory_bytes'] / base['peak_memory_bytes']:.2f}",
+        )
     return table
 
 
-def _best(who: str, rows: int, results: list[dict[str, Any]]) -> dict[str, Any]:
+def _best(who: str, rows: int, results: list[Preparation]) -> BestPreparation:
     seconds = [result["seconds"] for result in results]
     return {
         "who": who,
@@ -218,7 +256,7 @@ def _best(who: str, rows: int, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _peak_memory_bytes() -> int:
-    """Of this process since it began. ``ru_maxrss`` is no less than what the process that started it had."""
+    """Returns this process's peak memory. (``ru_maxrss`` would include the peak of the process that started it.)"""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
@@ -228,21 +266,25 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.preparation",
         description="Measures the preparation of raw logs: rows per second against Polars doing the same work, time "
         "and peak memory on a small and a large log, and the time to read a batch of random rows back. Prints tables "
-        "and writes bench/preparation.json below var/ (or DP_ADS_HOME). About 3 minutes on 2 cores, and 4 GB of disk, "
-        "of which the raw logs (1.2 GB) stay for the next time.",
+        "and writes bench/preparation.json to var/ (or DP_ADS_HOME). About 3 minutes on 2 cores, and 4 GB of disk, "
+        "of which 1.2 GB of raw logs are kept for the next time.",
     )
     parser.add_argument(
-        "--rows", type=positive(int), default=1_000_000, metavar="N", help="of the log (default: 1000000)"
+        "--rows", type=positive(int), default=1_000_000, metavar="N", help="rows of the log (default: 1000000)"
     )
     parser.add_argument(
-        "--large-rows", type=positive(int), default=4_000_000, metavar="N", help="of the larger log (default: 4000000)"
+        "--large-rows",
+        type=positive(int),
+        default=4_000_000,
+        metavar="N",
+        help="rows of the larger log (default: 4000000)",
     )
     parser.add_argument(
         "--rounds",
         type=positive(int),
         default=3,
         metavar="N",
-        help="measurements of each; the best counts (default: 3)",
+        help="rounds of measurements, the best one counts (default: 3)",
     )
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a bar does not hold")
     return parser
