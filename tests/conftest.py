@@ -1,4 +1,4 @@
-"""What tests share: a home folder of their own, and a strict JAX."""
+"""Fixtures for all tests: a fresh home folder, and strict dtype promotion in JAX."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
-# Compiling takes most of the time of tests on small models, and without optimisations a fifth of it.
-# The flags are in force for this process alone: programs that tests start compile as in production.
+# Tests on small models spend most of their time compiling, and compile five times as fast without optimizations. The
+# flags hold for this process only: programs that tests start compile as in production.
 QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
@@ -26,7 +26,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh folder for everything generated, in force for the test."""
+    """Sets a fresh home folder for the test, and returns it."""
     monkeypatch.setenv("DP_ADS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return (tmp_path / "home").resolve()
@@ -34,6 +34,6 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def strict_types() -> Iterator[None]:
-    """No silent mixing of dtypes in our code. (Optax's Adam and Yogi do mix them.)"""
+    """Makes mixing of dtypes an error. (Not for Optax's Adam and Yogi, which mix them.)"""
     with jax.numpy_dtype_promotion("strict"):
         yield

@@ -1,4 +1,4 @@
-"""The container's files agree with the checkout: what they copy, install, publish and start."""
+"""What the container's files copy, install, publish and start agrees with the checkout."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-import tasks.up
+import tasks.runtime.servers
 from tasks.cli import main
-from tasks.home import CHECKOUT
+from tasks.runtime.home import CHECKOUT
 
 DOCKER = CHECKOUT / "docker"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions with their arguments, one line each."""
+    """Returns the Dockerfile's instructions with their arguments."""
     text = re.sub(r"^#.*\n", "", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines if line)]
@@ -42,9 +42,9 @@ def service(file: str) -> dict[str, Any]:
 
 
 def started_up(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, str]:
-    """The ports and the address that the container's command gives to ``up``."""
+    """Returns the ports and the address that the container's command passes to ``up``."""
     given = []
-    monkeypatch.setattr(tasks.up, "up", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(tasks.runtime.servers, "up", lambda *arguments: given.append(arguments))
     command = json.loads(arguments_of("CMD")[-1])
     assert command[:3] == ["python", "-m", "tasks"]
     assert main(command[3:]) == 0
@@ -83,7 +83,7 @@ def test_the_install_is_the_makefiles() -> None:
     (install,) = [line for line in printed.splitlines() if "pip install" in line]
     assert {"--no-deps", "--require-hashes"} <= set(install.split())
     assert install.endswith("-r requirements.lock")
-    # Only the GPU's own libraries are outside the lock, and they must not move what is in it.
+    # Only the GPU's libraries are outside the lock, and they must not change the version of a locked package.
     (extra,) = [rest for rest in arguments_of("RUN") if "pip install" in rest]
     assert extra.startswith('if [ "$ACCELERATOR" != cpu ]')
     assert '--constraint /tmp/locked "jax[$ACCELERATOR]"' in extra
@@ -125,7 +125,7 @@ def test_compose_builds_this_checkout() -> None:
 
 def test_stopping_has_time_to_stop_the_servers() -> None:
     grace = service("compose.yaml")["stop_grace_period"]
-    assert int(grace.removesuffix("s")) > tasks.up.POLITE_SECONDS + 10
+    assert int(grace.removesuffix("s")) > tasks.runtime.servers.POLITE_SECONDS + 10
 
 
 def test_the_gpu_is_an_argument_of_the_same_build() -> None:

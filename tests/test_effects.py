@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.home import home, read_json
+from tasks.runtime.home import home, read_json
 
 pytestmark = pytest.mark.effects
 
@@ -40,7 +40,7 @@ def test_a_larger_budget_loses_less(claims: Claims) -> None:
 def test_a_large_clip_norm_needs_a_large_budget(claims: Claims) -> None:
     assert claims("clip_norm") == {
         "At ε = 0.5 a large clip norm is worse than a small one": "shown",
-        "At ε = 8 that gap is smaller": "shown",
+        "At ε = 8 the gap is smaller": "shown",
     }
 
 

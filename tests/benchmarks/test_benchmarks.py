@@ -17,7 +17,6 @@ from benchmarks.clipping_report import bars, print_report
 from benchmarks.workloads import WORKLOADS
 from tasks.speed import timing
 from tasks.speed.child import run_child
-from tasks.speed.memory import largest_batch_size
 from tasks.speed.programs import (
     Program,
     compile_step,
@@ -28,20 +27,21 @@ from tasks.speed.programs import (
     program_from_json,
     programs_for,
 )
+from tasks.speed.step_memory import largest_batch_size
 from tasks.speed.timing import relative_distance
 from tests.conftest import QUICK_COMPILATION
 
 SMALL = WORKLOADS["small"]
-METHODS = ("non_private", "vmap", "two_pass_ghost", "one_pass_ghost")
+METHODS = ("non_private", "vmap", "two_pass_ghost", "ghost")
 
 
 def small_program(method: Any, batch_size: int, *, noise: bool = False) -> Program:
-    """In its last form: through the trainer, if there are two."""
+    """Returns the program in its last form: if there are two, the trainer's."""
     return programs_for(SMALL, method, noise=noise, batch_size=batch_size, physical_batch_size=32)[-1]
 
 
 def first_gradients(program: Program, l2_clip_norm: float) -> Any:
-    """The mean gradient that a program's first step gave to the optimiser: its first velocity."""
+    """Returns the mean gradient of a program's first step, which is the optimizer's velocity after it."""
     workload = program.workload
     state = jax.jit(lambda: initial_state(workload))()._replace(l2_clip_norm=np.float32(l2_clip_norm))
     batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
@@ -51,7 +51,7 @@ def first_gradients(program: Program, l2_clip_norm: float) -> Any:
 
 
 def test_every_method_computes_the_same_sum() -> None:
-    """100 examples in physical batches of 32, of which the last is padded; some are clipped and some are not."""
+    """100 examples in physical batches of 32, the last one padded; some examples are clipped and some are not."""
     clipped = {method: first_gradients(small_program(method, 100), 0.5) for method in METHODS[1:]}
     for one, other in itertools.pairwise(clipped.values()):
         assert relative_distance(one, other) < 1e-5
@@ -60,7 +60,7 @@ def test_every_method_computes_the_same_sum() -> None:
     ]
     assert relative_distance(*plain) < 1e-5
     assert relative_distance(clipped["vmap"], plain[0]) > 0.1
-    unclipped = first_gradients(small_program("one_pass_ghost", 100), 1e6)
+    unclipped = first_gradients(small_program("ghost", 100), 1e6)
     assert relative_distance(unclipped, plain[0]) < 1e-5
 
 
@@ -71,11 +71,11 @@ def test_a_program_survives_its_description() -> None:
 
 def test_measured_memory_is_near_what_is_planned() -> None:
     program = small_program("vmap", 1024)
-    # In a process that did nothing else: this one keeps what earlier tests freed, and grows less.
+    # In a new process: this one reuses memory that earlier tests freed, and grows less.
     measured = run_child("tasks.speed.requests:measure_peak", os.environ, program=program.to_json())
     planned = planned_bytes(compile_step(program))
     if measured is None:
-        pytest.skip("this kernel does not tell a process's peak")
+        pytest.skip("this kernel does not report a process's peak")
     assert planned > 32 * 2**20
     assert 0.8 < measured / planned < 3
 
@@ -90,7 +90,7 @@ def test_the_largest_batch_is_the_last_power_of_two_that_fits() -> None:
 
 @pytest.fixture
 def quick_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the benchmark's own processes, too."""
+    """Quick compilation in the benchmark's child processes, too."""
     monkeypatch.setenv("XLA_FLAGS", QUICK_COMPILATION)
 
 
@@ -103,7 +103,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
     assert run("--batch-sizes", "128,32", "--no-memory", "--check") == 0
     rows = json.loads((own_home / "bench" / "clipping.json").read_text())
     kinds = [(row["batch_size"], row["method"], row["noise"]) for row in rows]
-    methods = [*((method, False) for method in METHODS), ("two_pass_ghost", True), ("one_pass_ghost", True)]
+    methods = [*((method, False) for method in METHODS), ("two_pass_ghost", True), ("ghost", True)]
     assert sorted(kinds) == sorted((size, *method) for size in (32, 128) for method in methods)
     for row in rows:
         assert row["parameters"] == parameter_count(SMALL)
@@ -111,7 +111,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
         assert row["peak_memory_bytes"] > 4 * row["parameters"]
     memory = {kind: row["peak_memory_bytes"] for kind, row in zip(kinds, rows, strict=True)}
     assert memory[128, "vmap", False] > 2 * memory[32, "vmap", False]
-    assert memory[128, "one_pass_ghost", False] < 1.2 * memory[32, "one_pass_ghost", False]
+    assert memory[128, "ghost", False] < 1.2 * memory[32, "ghost", False]
 
     shown = capfd.readouterr()
     assert "one-pass ghost + noise" in shown.out
@@ -121,7 +121,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_benchmark_measures_memory(own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("--batch-sizes", "32", "--methods", "one_pass_ghost", "--memory-cap", "0.01") == 0
+    assert run("--batch-sizes", "32", "--methods", "ghost", "--memory-cap", "0.01") == 0
     plain, noisy = json.loads((own_home / "bench" / "clipping.json").read_text())
     assert plain["resident_memory_bytes"] > 0
     assert noisy["resident_memory_bytes"] > 0
@@ -131,7 +131,7 @@ def test_the_benchmark_measures_memory(own_home: Path, capfd: pytest.CaptureFixt
 
 def test_a_program_that_does_not_fit_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "available_memory", lambda: 10**6)
-    programs = [small_program("vmap", 256), small_program("one_pass_ghost", 256)]
+    programs = [small_program("vmap", 256), small_program("ghost", 256)]
     vmap, ghost = timing.time_programs(programs, rounds=1)
     assert vmap.steps_per_second is None
     assert vmap.planned_bytes > 10**6
@@ -155,7 +155,7 @@ def some_rows(speed: float, memory: int, *, vmap_memory: int) -> list[dict[str, 
         }
 
     rows = [row("non_private", size, 10.0, 100) for size in (64, 1024, 8192)]
-    rows += [row("one_pass_ghost", size, speed, memory) for size in (64, 1024, 8192)]
+    rows += [row("ghost", size, speed, memory) for size in (64, 1024, 8192)]
     return [*rows, row("vmap", 8192, None if vmap_memory > 10_000 else 0.1, vmap_memory)]
 
 
@@ -177,7 +177,7 @@ def test_large_numbers_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -
     [
         (["--batch-sizes", "64,0"], "must be positive"),
         (["--batch-sizes", "many"], "'many' is not a whole number"),
-        (["--methods", "magic"], "none of non_private, vmap"),
+        (["--methods", "magic"], "unknown method 'magic'; known: non_private, vmap"),
         (["--memory-cap", "-1"], "must be positive"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import preparation
 from benchmarks.polars_preparation import first_difference
 from benchmarks.preparation import bars, prepare_rows, print_report
-from tasks.synthetic import generate
+from tasks.logs.synthetic import generate
 
 SIZES = ("--rows", "1500", "--large-rows", "6000", "--rounds", "1")
 
@@ -33,7 +33,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
     for run in result["runs"]:
         assert run["rows_per_second"] == pytest.approx(run["rows"] / run["seconds"])
         assert run["seconds_of_rounds"] == [run["seconds"]]
-        # What JAX and other tests take in the process that starts it is no part of it.
+        # The memory of the process that starts it, with JAX and other tests, must not count.
         assert 50 * 2**20 < run["peak_memory_bytes"] < 500 * 2**20
     reading = result["reading"]
     assert reading["rows"] == reading["of_rows"] == 4800
@@ -49,7 +49,7 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.fixture(scope="module")
 def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The folders of ours and of Polars' result, of one log."""
+    """Returns the folders of our result and of Polars' for one log."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DP_ADS_HOME", str(tmp_path_factory.mktemp("home")))
         raw, small_raw = (str(generate("display", rows, 0)) for rows in (2000, 1000))
@@ -59,7 +59,7 @@ def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 
 @pytest.fixture
 def both(prepared_once: tuple[Path, Path], own_home: Path) -> tuple[Path, Path]:
-    """The same, to be changed."""
+    """Returns a copy of them that a test may change."""
     ours, polars = (shutil.copytree(folder, own_home / folder.name) for folder in prepared_once)
     return ours, polars
 
@@ -80,7 +80,7 @@ def test_any_difference_is_found(both: tuple[Path, Path]) -> None:
     changed(validation, "integers", present, lambda value: value * (1 + 2e-7))
     assert first_difference(ours, peers) is None, "rounding is no difference"
 
-    # From the last column to the first, each in front of the one before.
+    # From the last column to the first, so that each difference comes before the earlier ones.
     for array, place, change, column in [
         ("categoricals", (17, 25), lambda value: value + 1, "C26"),
         ("categoricals", (199, 0), lambda value: value - 1, "C1"),
@@ -113,7 +113,7 @@ def test_different_work_is_an_error(
 
 
 def some_result(speed: float, *, memory: int, seconds: float, reading: float, growth: int = 4) -> dict[str, Any]:
-    """Ours and Polars at 1,000,000 rows in 2 s and 100 MiB but for Polars' speed, and ours at more rows."""
+    """Returns results at 1,000,000 rows in 2 s and 100 MiB (Polars: at the given speed), and ours at more rows."""
 
     def run(who: str, rows: int, seconds: float, memory: int) -> dict[str, Any]:
         figures = {"seconds": seconds, "rows_per_second": rows / seconds, "peak_memory_bytes": memory * 2**20}
@@ -180,7 +180,7 @@ def test_a_wrong_argument_is_named(arguments: list[str], message: str, capsys: p
 @pytest.mark.usefixtures("own_home")
 def test_what_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert preparation.main(["--rows", "10", "--large-rows", "2000"]) == 2
-    assert "error: a synthetic log of 10 rows is too short" in capsys.readouterr().err
+    assert "error: a synthetic log needs at least 1,000 rows, not 10" in capsys.readouterr().err
     monkeypatch.setattr(preparation.importlib.util, "find_spec", lambda _: None)
     assert preparation.main(list(SIZES)) == 2
-    assert "error: Polars, which ours is measured against, is not installed" in capsys.readouterr().err
+    assert "error: Polars, which this compares with, is not installed: run `pip install" in capsys.readouterr().err

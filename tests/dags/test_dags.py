@@ -1,4 +1,4 @@
-"""The DAGs as Airflow sees them: parsed in a process of their own, as the DAG processor does."""
+"""The DAGs as Airflow sees them, each time parsed in a new process, as the DAG processor does."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import itertools
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.airflow_home import airflow_environment
-from tasks.config import load_config
+from tasks.config.loading import load_config
+from tasks.runtime.airflow_home import airflow_environment
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
 DESCRIBE = """
-import json, sys
+import json, os, sys
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(sys.argv[1])
 heavy = [name for name in ("jax", "flax", "dask", "mlflow", "pyarrow", "pandas") if name in sys.modules]
@@ -24,6 +25,7 @@ dags = {
     dag.dag_id: {
         "doc": dag.doc_md,
         "display_name": dag.dag_display_name,
+        "file": os.path.basename(dag.fileloc),
         "tags": sorted(dag.tags),
         "schedule": dag.schedule,
         "max_active_runs": dag.max_active_runs,
@@ -45,18 +47,24 @@ dags = {
     }
     for dag in bag.dags.values()
 }
-print("RESULT " + json.dumps({"errors": bag.import_errors, "heavy": heavy, "dags": dags}))
+files = sorted(stat.file.lstrip("/") for stat in bag.dagbag_stats)
+print("RESULT " + json.dumps({"errors": bag.import_errors, "heavy": heavy, "files": files, "dags": dags}))
 """
 
 
-@pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    environment = airflow_environment() | {"AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow"))}
-    command = [sys.executable, "-c", DESCRIBE, str(CHECKOUT / "dags")]
+def parse(path: Path, airflow_home: Path) -> dict[str, Any]:
+    """Parses a DAG file, or a folder of them, in a new process."""
+    environment = airflow_environment() | {"AIRFLOW_HOME": str(airflow_home)}
+    command = [sys.executable, "-c", DESCRIBE, str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert results, done.stderr
     return json.loads(results[0].removeprefix("RESULT "))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return parse(CHECKOUT / "dags", tmp_path_factory.mktemp("airflow"))
 
 
 TRAINED = ["relative_loss", "clip_norm", "large_batch", "optimizers", "microbatch", "accountants", "label_dp"]
@@ -70,14 +78,39 @@ def test_every_dag_parses_without_loading_anything_heavy(parsed: dict[str, Any])
     assert set(load_config(CHECKOUT / "pipelines.yaml").pipelines) == {*TRAINED, *MEASURED}
 
 
+def test_a_dag_belongs_to_the_file_that_registers_it(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["prepare_data"]["file"] == "prepare_data.py"
+    assert {parsed["dags"][name]["file"] for name in (*TRAINED, *MEASURED)} == {"paper.py"}
+
+
+def test_the_factory_registers_nothing(parsed: dict[str, Any], tmp_path: Path) -> None:
+    """Airflow does not parse it as a DAG file; if it did, it would find no DAG and no error."""
+    assert parsed["files"] == ["paper.py", "prepare_data.py"]
+    factory = parse(CHECKOUT / "dags" / "factory.py", tmp_path)
+    assert (factory["errors"], factory["dags"], factory["heavy"]) == ({}, {}, [])
+
+
+def test_a_new_dag_is_one_file(parsed: dict[str, Any], tmp_path: Path) -> None:
+    """The example in the factory's docstring works, also in another DAG folder."""
+    example = (CHECKOUT / "dags" / "factory.py").read_text().partition("::\n")[2].partition("'''")[0]
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (folder / "nightly.py").write_text(textwrap.dedent(example))
+    found = parse(folder, tmp_path)
+    assert (found["errors"], list(found["dags"])) == ({}, ["relative_loss_nightly"])
+    nightly = found["dags"]["relative_loss_nightly"]
+    assert (nightly["file"], nightly["schedule"]) == ("nightly.py", "@daily")
+    assert nightly["tasks"] == parsed["dags"]["relative_loss"]["tasks"]
+
+
 def assert_chain(tasks: dict[str, Any], chain: list[str]) -> None:
-    """Each task is followed by the next; only what plan says goes further than that."""
+    """Asserts that each task leads to the next, and that no other edges exist but from plan to report."""
     assert set(tasks) == set(chain)
     for task, following in itertools.pairwise(chain):
         assert following in tasks[task]["downstream"]
     assert set(tasks["plan"]["downstream"]) <= {chain[2], "report"}
     assert tasks["report"]["downstream"] == []
-    assert tasks["report"]["trigger_rule"] == "none_failed", "also where everything was trained before"
+    assert tasks["report"]["trigger_rule"] == "none_failed", "runs although train and audit were skipped"
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -128,6 +161,13 @@ def test_a_dag_says_what_it_is(parsed: dict[str, Any], name: str) -> None:
     assert exhibit in title
 
 
+def test_no_documentation_is_indented(parsed: dict[str, Any]) -> None:
+    """Markdown would show indented lines as code."""
+    for dag in parsed["dags"].values():
+        assert dag["doc"].strip().startswith("### ")
+        assert not [line for line in dag["doc"].splitlines() if line.startswith(" ")]
+
+
 def test_names_and_exhibits_are_distinct(parsed: dict[str, Any]) -> None:
     dags = list(parsed["dags"].values())
     assert len({dag["display_name"] for dag in dags}) == len(dags) == 10
@@ -137,4 +177,25 @@ def test_names_and_exhibits_are_distinct(parsed: dict[str, Any]) -> None:
 def test_preparing_produces_the_asset(parsed: dict[str, Any]) -> None:
     prepare = parsed["dags"]["prepare_data"]
     assert prepare["tasks"]["prepare"]["outlets"] == ["prepared_data"]
+    assert set(prepare["params"]) == {"pipeline", "profile", "dataset", "tasks", "raw", "refit"}
     assert prepare["params"]["pipeline"]["enum"] == list(load_config(CHECKOUT / "pipelines.yaml").pipelines)
+
+
+def test_the_forms_share_their_fields(parsed: dict[str, Any]) -> None:
+    prepare, pipeline = (parsed["dags"][name]["params"] for name in ("prepare_data", "relative_loss"))
+    for name in ("profile", "dataset", "raw"):
+        assert prepare[name] == pipeline[name]
+    assert prepare["tasks"]["items"] == pipeline["tasks"]["items"]
+    assert prepare["tasks"]["default"] is None
+
+
+def test_the_forms_offer_what_another_configuration_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults of the forms exist, without a profile `quick` or a pipeline `relative_loss`."""
+    text = (CHECKOUT / "pipelines.yaml").read_text().replace("  quick:\n", "  night:\n")
+    (tmp_path / "mine.yaml").write_text(text.replace("  relative_loss:\n", "  mine:\n"))
+    monkeypatch.setenv("DP_ADS_CONFIG", str(tmp_path / "mine.yaml"))
+    found = parse(CHECKOUT / "dags", tmp_path)
+    assert found["errors"] == {}
+    params = found["dags"]["prepare_data"]["params"]
+    assert (params["pipeline"]["default"], params["profile"]["default"]) == ("mine", "smoke")
+    assert found["dags"]["mine"]["params"]["profile"]["default"] == "smoke"

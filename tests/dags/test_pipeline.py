@@ -1,4 +1,4 @@
-"""The whole path, for real: `tasks run` through Airflow into an MLflow store, on two home folders."""
+"""End to end: `tasks run` through Airflow into an MLflow store, in two home folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
     *(f"{name}.csv" for name in ("table", "settings", "choice", "trials", "grid")),
@@ -43,7 +43,7 @@ def table(home: Path, pipeline: str = "relative_loss") -> list[dict[str, str]]:
 
 
 def nested_runs(home: Path, pipeline: str = "relative_loss") -> tuple[Run, list[Run]]:
-    """The newest parent run and its children."""
+    """Returns the newest parent run and its children."""
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(pipeline)
     assert experiment is not None
@@ -142,7 +142,7 @@ def test_a_second_run_finds_its_trials(smoke: tuple[Path, subprocess.CompletedPr
     rows = table(home)
     second = run(home, "--profile", "smoke", "--tasks", "pctr", "--json")
     assert second.returncode == 0, second.stdout + second.stderr
-    # For a program the result is alone on standard output, and progress is beside it.
+    # With --json, standard output has only the result; progress goes to standard error.
     assert "5 trials, 5 of them already trained" in second.stderr
     assert "5 trials, 5" not in first.stdout
     assert {path: path.stat().st_mtime_ns for path in (home / "trials").glob("*/record.json")} == before
@@ -155,7 +155,7 @@ def test_a_second_run_finds_its_trials(smoke: tuple[Path, subprocess.CompletedPr
 
 
 def test_a_pipeline_that_trains_nothing(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """On data that the other pipeline prepared: noise for a budget at each batch size, and a page of it."""
+    """Computes the noise for a budget at each batch size, on data that another pipeline prepared."""
     home, _ = smoke
     trials = set((home / "trials").iterdir())
     done = run(home, "--pipeline", "noise_and_batch", "--profile", "smoke", "--epsilons", "2")
@@ -173,8 +173,8 @@ def test_a_pipeline_that_trains_nothing(smoke: tuple[Path, subprocess.CompletedP
 
 
 def write_kaggle_file(path: Path, rows: int = 2500) -> None:
-    """A file in the Kaggle layout that our generator did not write: negative, empty and huge numbers,
-    tokens of any length, and tokens in the last rows that were never seen before."""
+    """Writes a file in the Kaggle layout, unlike those of our generator: negative, empty and huge numbers, tokens of
+    any length, and unseen tokens in the last rows."""
     rng = np.random.default_rng(5)
     lines = []
     for row in range(rows):
@@ -208,7 +208,7 @@ def test_a_malformed_file_is_one_clear_message(tmp_path: Path) -> None:
     chosen = ["--dataset", "criteo_kaggle", "--raw", str(tmp_path / "train.txt"), "--tasks", "pctr"]
     done = run(tmp_path / "home", *chosen, "--profile", "smoke")
     assert done.returncode == 2
-    assert "10 of 1,500 rows cannot be read (10 wrong number of fields)" in done.stderr
+    assert "10 of 1,500 rows are bad (10 wrong number of fields)" in done.stderr
     assert "line 1201" in done.stderr
     assert "40" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr

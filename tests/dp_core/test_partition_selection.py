@@ -14,7 +14,7 @@ from dp_core.partition_selection import PartitionSelection, selection_noise_mult
 
 
 def gaussian_delta(epsilon: float, sigma: float) -> float:
-    """The exact δ of one Gaussian release (Balle and Wang 2018)."""
+    """Returns the exact δ of one Gaussian release (Balle and Wang 2018)."""
     upper = stats.norm.cdf(1 / (2 * sigma) - epsilon * sigma)
     return upper - math.exp(epsilon) * stats.norm.cdf(-1 / (2 * sigma) - epsilon * sigma)
 
@@ -28,7 +28,7 @@ def test_noise_is_the_least_that_is_enough(epsilon: float, delta: float) -> None
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_noise_agrees_with_the_accountant(epsilon: float) -> None:
-    """The accountant's ε, an upper bound that is computed another way, is the one that was asked for."""
+    """The accountant's ε, an upper bound computed in another way, is the requested one."""
     selection = PartitionSelection.calibrated(epsilon=epsilon, delta=2e-6, columns=26)
     accountant = pld.PLDAccountant(
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-5
@@ -69,8 +69,8 @@ def test_guarantee_of_the_whole_selection(epsilon: float, columns: int, new: int
 
 
 def test_tokens_of_one_row_are_revealed_as_rarely_as_stated() -> None:
-    """With a large δ, so that it can be seen. Within five standard deviations: a correct selection fails less than
-    once in a million seeds (fixed here)."""
+    """With a large δ, to make it visible. Within five standard deviations: a correct selection fails for less than one
+    seed in a million (fixed here)."""
     columns, rows, delta = 4, 100_000, 0.2
     threshold = selection_threshold(columns=columns, noise_multiplier=2.0, delta=delta)
     selection = PartitionSelection(2.0, delta, columns, threshold)
@@ -81,7 +81,7 @@ def test_tokens_of_one_row_are_revealed_as_rarely_as_stated() -> None:
 
 
 def test_noise_has_the_stated_scale() -> None:
-    """Kolmogorov-Smirnov; a correct selection fails once in 10⁴ seeds (fixed here)."""
+    """Kolmogorov-Smirnov test; a correct selection fails for one seed in 10⁴ (fixed here)."""
     selection = PartitionSelection.calibrated(epsilon=0.1, delta=1e-6, columns=9)
     assert selection.standard_deviation == pytest.approx(3 * selection.noise_multiplier)
     counts = np.arange(1_000_000, 1_020_000)
@@ -114,7 +114,7 @@ def test_noise_is_not_seeded() -> None:
     selection = PartitionSelection.calibrated(epsilon=1.0, delta=1e-6, columns=1)
     draws = []
     for _ in range(2):
-        np.random.seed(0)  # noqa: NPY002 - what must not matter
+        np.random.seed(0)  # noqa: NPY002 - must have no effect
         draws.append(selection.select(np.full(10, 10_000)).noisy_counts)
     assert not np.any(draws[0] == draws[1])
 
@@ -126,7 +126,7 @@ def test_nothing_to_select_from() -> None:
 
 def test_impossible_questions_are_refused() -> None:
     selection = PartitionSelection.calibrated(epsilon=1.0, delta=1e-6, columns=1)
-    with pytest.raises(ValueError, match="a count is 0, not 1 or more"):
+    with pytest.raises(ValueError, match="counts must be at least 1, got 0"):
         selection.select(np.array([3, 0]))
     for epsilon, delta in [(0.0, 0.1), (math.inf, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0)]:
         with pytest.raises(ValueError, match="epsilon must be positive and finite and delta between 0 and 1"):

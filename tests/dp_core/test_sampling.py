@@ -1,19 +1,14 @@
-"""Each sampler draws what it states, and states what its batches are worth."""
+"""Each sampler draws the batches that it states."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
 from scipy import stats
 
-from dp_core.accounting import epsilon_bound
-from dp_core.events import BallsInBinsDpEvent, flattened, poisson_event
 from dp_core.sampling import (
     SAMPLERS,
     BallsInBinsSampler,
@@ -33,8 +28,8 @@ def epoch_of(sampler: ShuffledSampler | BallsInBinsSampler, epoch: int) -> list[
 
 
 def test_every_example_has_the_stated_rate() -> None:
-    """Each example's count over T steps is Binomial(T, q). Chi-squared over 200 examples; the test
-    fails for a correct sampler once in 5,000 seeds, and the seed is fixed."""
+    """Each example's count over T steps is Binomial(T, q). Chi-squared test over 200 examples; a correct sampler fails
+    for one seed in 5,000, and the seed is fixed."""
     sampler = PoissonSampler(200, 30, 200, (7,))
     steps = 4000
     counts = np.zeros(200)
@@ -49,12 +44,12 @@ def test_every_example_has_the_stated_rate() -> None:
 
 
 def test_examples_join_independently() -> None:
-    """Pairs are together in a batch at rate q²: a sampler of fixed-size batches is told apart."""
+    """Pairs are together in a batch at rate q², which a sampler of fixed-size batches would fail."""
     sampler = PoissonSampler(40, 10, 40, (1,))
     batches = [set(sampler.batch(step).indices.tolist()) for step in range(4000)]
     sizes = np.array([len(batch) for batch in batches])
     expected_variance = 40 * 0.25 * 0.75
-    # The sample variance of 4,000 binomials is within 12 % of the truth but once in 10⁷ times.
+    # The sample variance of 4,000 binomials is off by more than 12 % once in 10⁷ times.
     assert abs(sizes.var() - expected_variance) < 0.12 * expected_variance
     together = np.mean([{0, 1} <= batch for batch in batches])
     assert abs(together - 0.0625) < 5 * (0.0625 * 0.9375 / 4000) ** 0.5
@@ -63,7 +58,7 @@ def test_examples_join_independently() -> None:
 @pytest.mark.parametrize("kind", SAMPLERS.values())
 @pytest.mark.parametrize("microbatch_size", [1, 4])
 def test_a_batch_depends_on_entropy_and_step_alone(kind: type[Sampler], microbatch_size: int) -> None:
-    """Not on what was asked for before, in any order: a run that goes on from a checkpoint gets the same ones."""
+    """It does not depend on earlier calls: a run that resumes from a checkpoint gets the same batches."""
     sampler = kind(1000, 50, 200, (3, 0), microbatch_size)
     steps = [17, 3, 45, 59, 0, 20, 17, 199, 0]
     asked = [sampler.batch(step) for step in steps]
@@ -79,14 +74,14 @@ def test_a_batch_depends_on_entropy_and_step_alone(kind: type[Sampler], microbat
 
 
 def test_two_samplers_that_take_turns_do_not_mix_up_their_epochs() -> None:
-    """One epoch's order is remembered: for the sampler that it belongs to."""
+    """Each sampler caches its own epoch."""
     samplers = [kind(100, size, 100, (seed,)) for kind in EPOCH_SAMPLERS for size in (10, 20) for seed in (1, 2)]
     alone = [[sampler.batch(step).indices for step in range(12)] for sampler in samplers]
     in_turns = [[sampler.batch(step).indices for sampler in samplers] for step in range(12)]
     for number, batches in enumerate(alone):
         for step, batch in enumerate(batches):
             np.testing.assert_array_equal(batch, in_turns[step][number])
-    # A caller that changes its batch does not change what the next one gets.
+    # Changing a returned batch does not change what the next caller gets.
     samplers[0].batch(3).indices[:] = 0
     np.testing.assert_array_equal(samplers[0].batch(3).indices, alone[0][3])
 
@@ -129,10 +124,9 @@ def test_shuffled_batches_have_one_size_and_each_example_at_most_once_an_epoch(e
 
 
 def test_each_epoch_is_shuffled_anew() -> None:
-    """Who is left over, and in which batch an example is, differs from epoch to epoch: each place is as likely.
+    """An example is equally likely to be in each batch, or left over, in each epoch.
 
-    Chi-squared of one example's batch over 2,000 epochs, and of being left over: each fails a correct
-    sampler once in 10⁴ seeds, and the seed is fixed."""
+    Chi-squared tests over 2,000 epochs; each fails a correct sampler for one seed in 10⁴, and the seed is fixed."""
     sampler = ShuffledSampler(23, 5, 5, (11,))
     epochs, places = 2000, np.zeros((23, 5))
     for epoch in range(epochs):
@@ -153,11 +147,10 @@ def test_balls_in_bins_have_each_example_exactly_once_an_epoch(examples: int, si
 
 
 def test_balls_fall_into_bins_uniformly_and_independently() -> None:
-    """Four tests, each of which fails a correct sampler once in 5,000 seeds; the seed is fixed.
+    """Four tests, each of which fails a correct sampler for one seed in 5,000; the seed is fixed.
 
-    The sizes of an epoch's batches are multinomial (Pearson's statistic, added up over epochs);
-    each example is in each bin as often; pairs meet at rate 1/bins, and an example meets its own bin
-    of the epoch before at that rate."""
+    Batch sizes of an epoch are multinomial (Pearson's statistic, summed over epochs); each example is in each bin
+    equally often; pairs meet at rate 1/bins; an example returns to its bin of the previous epoch at that rate."""
     examples, bins, epochs = 60, 6, 1500
     sampler = BallsInBinsSampler(examples, examples // bins, examples, (5,))
     where = np.empty((epochs, examples), int)
@@ -173,7 +166,7 @@ def test_balls_fall_into_bins_uniformly_and_independently() -> None:
     expected = epochs / bins
     in_range(stats.chi2(examples * (bins - 1)), np.sum((in_each - expected) ** 2) / expected)
 
-    # For uniform and independent bins any two pairs meet independently of each other.
+    # With uniform and independent bins, any two pairs meet independently of each other.
     pairs = list(itertools.combinations(range(examples), 2))
     met = sum(np.sum(where[:, i] == where[:, j]) for i, j in pairs)
     in_range(stats.norm(*binomial_moments(len(pairs) * epochs, 1 / bins)), met)
@@ -182,12 +175,12 @@ def test_balls_fall_into_bins_uniformly_and_independently() -> None:
 
 
 def binomial_moments(trials: int, probability: float) -> tuple[float, float]:
-    """The mean and the standard deviation."""
+    """Returns the mean and the standard deviation."""
     return trials * probability, (trials * probability * (1 - probability)) ** 0.5
 
 
 def in_range(law: stats.rv_frozen, value: float) -> None:
-    """In the middle 9,998 of 10,000 parts of the law."""
+    """Asserts that a value is not in either 10⁻⁴ tail of the distribution."""
     assert law.ppf(1e-4) < value < law.isf(1e-4)
 
 
@@ -201,8 +194,8 @@ def test_oversized_batches_are_cut(kind: type[Sampler]) -> None:
 
 
 def test_who_is_cut_is_random() -> None:
-    """Of a thousand examples a tenth never fits. Their numbers have nothing to do with who it is:
-    each example is in with the same probability. Five standard deviations for each half; the seed is fixed."""
+    """A tenth of the examples does not fit, and each example is equally likely to be dropped, whatever its index.
+    Five standard deviations between the halves; the seed is fixed."""
     sampler = BallsInBinsSampler(1000, 500, 450, (0,))
     steps = 400
     counts = np.zeros(1000)
@@ -210,121 +203,6 @@ def test_who_is_cut_is_random() -> None:
         counts[sampler.batch(step).indices] += 1
     first, second = counts[:500].sum(), counts[500:].sum()
     assert abs(first - second) < 5 * (1000 * steps / 4) ** 0.5
-
-
-@pytest.mark.parametrize("name", ["poisson", "balls_in_bins"])
-def test_truncation_leaves_most_of_delta(name: str) -> None:
-    sizes = [(100_000, 1024, 5000), (1000, 100, 50), (16_000, 1024, 80), (36_672_493, 65_536, 83_937)]
-    # Here a step may be cut less often than 1 in 10¹⁷: beyond what 1 − x can tell from 1.
-    sizes.append((36_672_493, 1024, 1_000_000))
-    for examples, size, steps in sizes:
-        delta = 1 / examples
-        sampler = make_sampler(
-            name, examples=examples, expected_batch_size=size, steps=steps, target_delta=delta, entropy=(0,)
-        )
-        assert sampler.truncation_delta(steps) <= 1e-3 * delta
-        # And it is not wasteful: nine standard deviations of room are more than enough.
-        expected = examples * sampler.sampling_probability
-        assert sampler.max_batch_size <= expected + 9 * expected**0.5 + 2
-        assert dataclasses.replace(sampler, max_batch_size=sampler.max_batch_size - 1).truncation_delta(steps) > (
-            1e-3 * delta
-        )
-
-
-@pytest.mark.parametrize("group_size", [1, 3])
-def test_truncation_delta_bounds_the_chance_that_the_others_leave_no_room(group_size: int) -> None:
-    """Against plain counting: how often the others' batches leave too little room, within the steps.
-
-    The bound adds up the steps' chances, and counts the examples of the group among the others."""
-    rng = np.random.default_rng(0)
-    others = 500 - group_size
-    poisson = PoissonSampler(500, 50, 70)
-    sizes = rng.binomial(others, 0.1, size=(200_000, 20))
-    reached = (sizes > 70 - group_size).any(axis=1).mean()
-    assert reached <= poisson.truncation_delta(steps=20, group_size=group_size) <= 1.5 * reached
-    bins = BallsInBinsSampler(500, 50, 70)
-    sizes = rng.multinomial(others, np.full(10, 0.1), size=(200_000, 2)).reshape(-1, 20)
-    reached = (sizes > 70 - group_size).any(axis=1).mean()
-    assert reached <= bins.truncation_delta(steps=20, group_size=group_size) <= 1.5 * reached
-
-
-def test_truncation_costs_nothing_where_nothing_is_cut() -> None:
-    assert ShuffledSampler(500, 50, 50).truncation_delta(steps=1000, group_size=3) == 0
-    for kind in (PoissonSampler, BallsInBinsSampler):
-        assert kind(500, 50, 500).truncation_delta(steps=1000, group_size=3) == 0
-        # And where all is cut the bound is not above one.
-        assert kind(500, 50, 10).truncation_delta(steps=1000, group_size=3) == 1
-
-
-def test_poisson_batches_are_accounted_for_as_poisson_samples() -> None:
-    sampler = PoissonSampler(1000, 50, 100)
-    assert sampler.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
-    for group_size in (1, 4):
-        expected = poisson_event(sampling_probability=0.05, noise_multiplier=2.0, steps=30, group_size=group_size)
-        assert sampler.event(noise_multiplier=2.0, steps=30, group_size=group_size) == expected
-    assert sampler.as_others_claim(noise_multiplier=2.0, steps=30) is None
-
-
-@pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (9, 1), (10, 1), (11, 2), (100, 10), (101, 11)])
-def test_an_epoch_that_was_begun_counts_as_a_whole_one(steps: int, epochs: int) -> None:
-    """A shuffled epoch is one plain Gaussian release, and one of balls in bins one of its own."""
-    shuffled, bins = ShuffledSampler(105, 10, 10), BallsInBinsSampler(102, 10, 102)
-    assert shuffled.batches_per_epoch == bins.batches_per_epoch == 10
-    assert list(flattened(shuffled.event(noise_multiplier=2.0, steps=steps))) == [
-        (dp_accounting.GaussianDpEvent(2.0), epochs)
-    ]
-    assert list(flattened(bins.event(noise_multiplier=2.0, steps=steps))) == [(BallsInBinsDpEvent(10, 2.0), epochs)]
-    # A group's examples may all be in one batch, and no amplification is claimed.
-    for sampler in (shuffled, bins):
-        group = sampler.event(noise_multiplier=2.0, steps=steps, group_size=4)
-        assert list(flattened(group)) == [(dp_accounting.GaussianDpEvent(0.5), epochs)]
-
-
-def test_shuffled_batches_are_not_worth_what_poisson_batches_are() -> None:
-    """The figures of Chua et al. (2024): nearly no amplification, where others claim a lot."""
-    sampler = ShuffledSampler(573_440, 1024, 1024)
-    assert sampler.batches_per_epoch == 560
-    assert sampler.neighboring_relation == NeighboringRelation.REPLACE_SPECIAL
-    run = {"noise_multiplier": 0.8, "steps": 560}
-    epsilon = epsilon_bound(sampler.event(**run), 2.7e-8, neighboring_relation=sampler.neighboring_relation).epsilon
-    assert 7.1 <= epsilon <= 7.25
-    lower = sampler.epsilon_lower(**run, delta=2.7e-8)
-    assert lower == pytest.approx(7.12, abs=0.01)
-    assert lower <= epsilon
-    claim = sampler.as_others_claim(**run)
-    assert claim is not None
-    assert epsilon_bound(claim, 2.7e-8).epsilon == pytest.approx(1.24, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("examples", "batch_size", "steps", "sigma"),
-    [(573_440, 1024, 1, 0.8), (573_440, 1024, 56, 0.8), (573_440, 1024, 560, 0.8), (1999, 1000, 1, 1.0)],
-)
-def test_the_lower_bound_of_a_shuffle_does_not_count_on_who_may_be_absent(
-    examples: int, batch_size: int, steps: int, sigma: float
-) -> None:
-    """An example is among what was dealt so far with probability q, and else both neighbours give the same.
-
-    So δ(ε) is at most q times a plain Gaussian's, and ε at δ at most a plain Gaussian's at δ/q."""
-    sampler = ShuffledSampler(examples, batch_size, batch_size)
-    q = steps * batch_size / examples
-    delta = 1e-7
-    plain = epsilon_bound(dp_accounting.GaussianDpEvent(sigma), delta / q).epsilon
-    lower = sampler.epsilon_lower(noise_multiplier=sigma, steps=steps, delta=delta)
-    assert lower is None or 0 <= lower <= plain
-
-
-def test_balls_in_bins_are_worth_more_than_a_shuffle() -> None:
-    """Amplification is proven for them: less than a plain release, in an epoch, and less than twice the claim."""
-    run = {"noise_multiplier": 1.0, "steps": 50}
-    bins, shuffled = BallsInBinsSampler(1000, 20, 100), ShuffledSampler(1000, 20, 20)
-    by_bins, by_shuffle, by_poisson = (
-        epsilon_bound(event, 1e-5).epsilon
-        for event in (bins.event(**run), shuffled.event(**run), PoissonSampler(1000, 20, 100).event(**run))
-    )
-    assert 0.5 * by_poisson < by_bins < 2 * by_poisson < by_shuffle
-    assert bins.as_others_claim(**run) is None
-    assert bins.epsilon_lower(**run, delta=1e-5) is None
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -362,7 +240,7 @@ def test_whole_data_as_a_batch(name: str) -> None:
 def test_steps_cover_the_epochs() -> None:
     assert steps_for_epochs(examples=36_672_493, batch_size=65_536, epochs=150) == 83_937
     assert steps_for_epochs(examples=10, batch_size=100, epochs=0.01) == 1
-    # 1,050 examples are 10.5 batches of 100: what is left over sits out, or makes the ten larger.
+    # 1,050 examples are 10.5 batches of 100: the remainder sits out, or makes the ten batches larger.
     for name, steps in (("poisson", 32), ("shuffle", 30), ("balls_in_bins", 30)):
         assert steps_for_epochs(examples=1050, batch_size=100, epochs=3, sampler=name) == steps
     for name in SAMPLERS:
@@ -370,7 +248,7 @@ def test_steps_cover_the_epochs() -> None:
 
 
 def test_drawing_the_papers_batch_is_quick() -> None:
-    """65,536 of 40 million rows, at each step of a run: about 1 ms, whatever the number of rows."""
+    """Drawing 65,536 of 40 million rows takes about 1 ms, whatever the number of rows."""
     sampler = PoissonSampler(40_000_000, 65_536, 70_000, (1,))
     seconds = []
     for step in range(10):

@@ -1,12 +1,15 @@
-"""A small report of every kind of content, and a parser of pages that is strict where browsers are not."""
+"""A small report with every kind of content, and a strict parser of pages with checks for all of them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from html.parser import HTMLParser
 from typing import Any
 
-from tasks.document import Cell, Document, Figure, Finding, Table
-from tasks.svg_plots import Level, Point, Series, line_chart
+from tasks.reporting.document import Cell, Document, Figure, Finding, Table
+from tasks.reporting.plots import Level, Point, Series, line_chart
 
 HOSTILE = "<script>alert(1)</script> \"q\" 's' a|b & `c` *d*\n# e [f](javascript:g) \x00\x1b[31m \ud800 ε"
 SHOWN = " ".join(HOSTILE.split()).replace("\x00", "\ufffd").replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")
@@ -37,7 +40,7 @@ def make_table(text: str = "pcvr", name: str = "auc") -> Table:
 
 
 def make_document(text: str = "words", **changes: Any) -> Document:
-    """Every text in it is ``text``."""
+    """Returns a document in which every text is ``text``."""
     values: dict[str, Any] = {
         **dict.fromkeys(("pipeline", "profile", "run", "title", "shows", "headline", "finished", "command"), text),
         "figures": [make_figure(text)],
@@ -53,7 +56,7 @@ def make_document(text: str = "words", **changes: Any) -> Document:
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and collects them, the text, and tables by their ids."""
+    """Parses a page, fails on tags closed out of order, and collects tags, text, and tables by id."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -97,3 +100,25 @@ class Page(HTMLParser):
             self.text += data
             if {"td", "th"} & set(self.open):
                 self._rows[-1][-1] += data
+
+
+def assert_self_contained(html: str) -> None:
+    """Checks that a page loads nothing, runs only its own script, and names other hosts only in links."""
+    page = Page(html)
+    assert [found.get("src") for _, found in page.tags if "src" in found] == []
+    assert not {tag for tag, _ in page.tags} & {"img", "object", "embed", "base", "form", "audio", "video", "use"}
+    assert [found["href"] for found in page.all("link")] == ["data:,"]
+    assert all(
+        tag == "a" or not re.search("https?://", value or "")
+        for tag, found in page.tags
+        for name, value in found.items()
+        if name != "srcdoc"
+    )
+    for style in re.findall("<style>(.*?)</style>", html, re.DOTALL):
+        assert not re.search(r"url\(|@import|https?:", style)
+    assert "http" not in page.script
+    assert not any(name.startswith("on") for _, found in page.tags for name in found)
+    (policy,) = (found["content"] or "" for found in page.all("meta") if "http-equiv" in found)
+    digest = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy

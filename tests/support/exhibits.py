@@ -1,4 +1,4 @@
-"""What tests of exhibits have in common."""
+"""Helpers for tests of exhibits."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import io
 import xml.etree.ElementTree as ET
 from typing import get_args
 
-from tasks.config import load_config
-from tasks.document import Table, Verdict
-from tasks.exhibits.common import Exhibit
-from tasks.grids import Pipeline
-from tasks.home import CHECKOUT
-from tasks.report_files import as_csv
+from tasks.config.loading import load_config
+from tasks.config.pipeline import Pipeline
+from tasks.reporting.document import Table, Verdict
+from tasks.reporting.exhibits.common import Exhibit
+from tasks.reporting.files import as_csv
+from tasks.runtime.home import CHECKOUT
 
 
 @functools.cache
 def pipeline_of(name: str) -> Pipeline:
-    """As it is in the checkout, with its columns and the paper's numbers."""
+    """Returns a pipeline of the checkout's pipelines.yaml."""
     return load_config(CHECKOUT / "pipelines.yaml").pipeline(name)
 
 
@@ -46,7 +46,7 @@ def csv_of(table: Table) -> list[dict[str, str]]:
 
 
 def rows_of(table: Table) -> dict[str, dict[str, str]]:
-    """The texts of a table by what is in the first column."""
+    """Returns the texts of a table, by the text in the first column and by the header."""
     return {
         row[0].text: {name: cell.text for name, cell in zip(table.columns[1:], row[1:], strict=True)}
         for row in table.rows

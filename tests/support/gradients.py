@@ -1,4 +1,4 @@
-"""Clipped sums, compiled once for all the tests that look at them, and how to compare them."""
+"""Clipped sums, compiled once for all tests, and comparisons of gradients."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from dp_core import oracle
-from dp_core.clipping import GradientSum, add_clipped_gradients, zero_sum
-from dp_core.losses import OBJECTIVES, binary_cross_entropy
-from dp_core.microbatches import Microbatches, make_microbatches
-from dp_core.signals import Batch
+from dp_core.clipping import oracle
+from dp_core.clipping.microbatches import Microbatches, make_microbatches
+from dp_core.clipping.one_pass import GradientSum, add_clipped_gradients, zero_sum
+from dp_core.clipping.signals import Batch
+from dp_core.training.losses import OBJECTIVES, binary_cross_entropy
 
 TASKS = tuple(OBJECTIVES)
-# Compiling takes most of these tests' time; without optimisations it takes a sixth of it.
+# Compiling dominates the time of these tests; without optimisations it takes a sixth as long.
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-# As training compiles, whatever the flags of the tests' own process are.
+# The options that training compiles with, regardless of the flags of the test process.
 AS_TRAINING = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
 
 
@@ -27,7 +27,7 @@ AS_TRAINING = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters
 def clipped_sum(
     model: nn.Module, *, microbatch_size: int = 1, clipping: str = "fixed", as_training: bool = False
 ) -> Callable[..., GradientSum]:
-    """(params, batch, l2_clip_norm, task, total) -> the sum, by ``clipping.py``."""
+    """(params, batch, l2_clip_norm, task, total) -> the sum, by ``one_pass.py``."""
     microbatches = make_microbatches(microbatch_size)
     return _callable(
         model,
@@ -39,13 +39,13 @@ def clipped_sum(
 
 
 def oracle_sum(model: nn.Module, *, microbatch_size: int = 1, clipping: str = "fixed") -> Callable[..., GradientSum]:
-    """The same by ``oracle.py``."""
+    """(params, batch, l2_clip_norm, task, total) -> the sum, by ``oracle.py``."""
     return functools.partial(_oracle_sum(model, clipping), microbatch_size=microbatch_size)
 
 
 @functools.cache
 def _oracle_sum(model: nn.Module, clipping: str) -> Callable[..., GradientSum]:
-    # The oracle looks at nothing but the nominal size and the groups, so one program does for all sizes.
+    # The oracle uses the nominal size and the groups only, so one program serves all sizes.
     def add(*parts: Any, size: jax.Array, **options: Any) -> GradientSum:
         return oracle.add_clipped_gradients(*parts, **options, clipping=clipping, microbatches=Microbatches(size, 0))
 
@@ -62,7 +62,7 @@ def _oracle_sum(model: nn.Module, clipping: str) -> Callable[..., GradientSum]:
 def _callable(
     model: nn.Module, function: Callable[..., GradientSum], compiler_options: dict[str, Any]
 ) -> Callable[..., GradientSum]:
-    """A compiled sum. The task is traced, so that one program serves all losses."""
+    """Compiles a sum. The task is traced, so that one program serves all losses."""
     losses = [objective.example_loss for objective in OBJECTIVES.values()]
 
     def add(
@@ -99,28 +99,28 @@ def _example_gradients(model: nn.Module) -> Callable[..., Any]:
 
 
 def example_gradients(model: nn.Module, params: Any, batch: Batch) -> np.ndarray:
-    """The oracle's gradients of the binary loss, one row for each example, in float64."""
+    """The oracle's per-example gradients of the binary loss, as float64 rows."""
     leaves = jax.tree.leaves(_example_gradients(model)(params, batch))
     return np.concatenate([np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def norm(gradients: Any) -> float:
-    """Over all parameters, in float64: gradients whose squares float32 cannot hold have a norm, too."""
+    """The L2 norm over all parameters, in float64, because float32 squares can overflow."""
     return float(np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(gradients))))
 
 
 def errors_by_layer(actual: Any, expected: Any) -> dict[str, float]:
-    """For every parameter, the distance of two gradients relative to the second's norm."""
+    """The distance of two gradients for every parameter, relative to the norm of the second."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     errors = {}
     for (path, left), right in zip(jax.tree_util.tree_leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         difference = np.asarray(left, np.float64) - np.asarray(right, np.float64)
-        # Where the expected gradient is zero, so must be the other.
+        # Where the expected gradient is zero, the other must be zero too.
         errors[jax.tree_util.keystr(path)] = norm(difference) / (norm(right) + 1e-12)
     return errors
 
 
 def assert_close_by_layer(actual: Any, expected: Any, relative: float = 1e-5) -> None:
-    """Every parameter's gradient agrees to ``relative`` of that parameter's own gradient norm."""
+    """Asserts that gradients agree to ``relative`` of each parameter's own gradient norm."""
     apart = {name: error for name, error in errors_by_layer(actual, expected).items() if not error <= relative}
     assert not apart

@@ -1,6 +1,6 @@
 """Steps of a large logical batch of the paper's model under a memory limit, run by ``test_large_batch.py``.
 
-Prints what it measured as JSON: ``python -m tests.large_batch LOGICAL_BATCH_SIZE MEMORY_LIMIT_BYTES``.
+Prints what it measured as JSON: ``python -m tests.support.large_batch LOGICAL_BATCH_SIZE MEMORY_LIMIT_BYTES``.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import time
 
 
 def main(batch_size: int, limit: int) -> None:
-    # In force before anything is allocated: what exceeds it fails, and with it the process.
+    # Set before anything is allocated. An allocation beyond the limit fails and ends the process.
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     import jax
     import numpy as np
 
     from benchmarks.workloads import WORKLOADS
-    from dp_core.layers import initial_parameters
-    from dp_core.memory import keep_freed_memory, rows_at_once
-    from dp_core.physical_batches import physical_shape
-    from dp_core.training import Hyperparameters, Method, Steps, as_traced, make_trainer
+    from dp_core.clipping.layers import initial_parameters
+    from dp_core.training.method import Method
+    from dp_core.training.physical_batches import physical_shape
+    from dp_core.training.step import Hyperparameters, Steps, as_traced, make_trainer
+    from tasks.runtime.memory import keep_freed_memory
+    from tasks.training.hardware import rows_at_once
 
     keep_freed_memory()
     workload = WORKLOADS["paper"]

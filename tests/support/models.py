@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from dp_core import models
-from dp_core.layers import NO_TOKEN, initial_parameters
-from dp_core.microbatches import Microbatches
-from dp_core.models import AdModel, CategoricalFeature, ModelName
-from dp_core.signals import Batch
+from dp_core.clipping.layers import NO_TOKEN, initial_parameters
+from dp_core.clipping.microbatches import Microbatches
+from dp_core.clipping.signals import Batch
+from dp_core.models.mlp import AdModel
+from dp_core.models.spec import CategoricalFeature, as_model_spec
 
 # The second is multi-valued.
 FEATURES = (CategoricalFeature(30, 4), CategoricalFeature(100, 6, slots=4))
 
 
 def make_model(
-    kind: ModelName = "mlp",
+    kind: str = "mlp",
     features: Sequence[CategoricalFeature] = FEATURES,
     hidden_layers: Sequence[int] = (16, 8),
 ) -> AdModel:
-    return models.make_model(kind, features, hidden_layers=hidden_layers, cross_layers=2, interaction_dimension=5)
+    own = {"dcn_v2": {"cross_layers": 2}, "dlrm": {"interaction_dimension": 5}}.get(kind, {})
+    return as_model_spec({"name": kind, "hidden_layers": tuple(hidden_layers), **own}).build(features)
 
 
 def make_batch(
@@ -55,7 +56,7 @@ def make_parameters(model: AdModel, batch: Batch, seed: int = 0) -> Any:
 
 
 def rows_of(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch by themselves, all of them examples."""
+    """A batch of some rows of another, all of them unmasked."""
     parts = (np.asarray(part)[rows] for part in batch[:3])
     first = rows.start
     groups = None if batch.groups is None else np.asarray(batch.groups)[rows] - first
@@ -73,7 +74,7 @@ def _tokens(rng: np.random.Generator, feature: CategoricalFeature, rows: int) ->
 
 
 def _groups(rng: np.random.Generator, mask: np.ndarray, microbatches: Microbatches) -> np.ndarray:
-    """Groups of random sizes, most of them near the nominal one and some as large as they get."""
+    """Groups of random sizes: most near the nominal size, some of the largest size."""
     groups, row, examples = np.arange(len(mask), dtype=np.int32), 0, int(np.sum(mask))
     while row < examples:
         mean = microbatches.size if rng.random() < 0.75 else microbatches.largest

@@ -1,8 +1,8 @@
-"""Records of mechanisms, for tests of what they are worth."""
+"""Mechanism records for tests of accounting."""
 
 from __future__ import annotations
 
-from dp_core.mechanism import MechanismRecord
+from dp_core.accounting.mechanism import MechanismRecord
 
 
 def record(**changes: object) -> MechanismRecord:

@@ -1,6 +1,6 @@
-"""Training on several devices, in a process of its own: how many there are is fixed when JAX starts.
+"""Training on several devices, in a process of its own, because JAX fixes the number of devices at start-up.
 
-``in_processes`` starts such processes; ``main`` is what each does, and writes what it saw as JSON.
+``in_processes`` starts the processes; each runs ``main`` and writes its report as JSON.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from dp_core import noise, placement
-from dp_core.microbatches import make_microbatches
-from dp_core.models import CategoricalFeature
-from dp_core.placement import Placement
-from dp_core.training import Hyperparameters, Method, Steps, as_traced, make_trainer
-from tests.gradients import QUICKLY
-from tests.models import make_batch, make_model, make_parameters
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.models.spec import CategoricalFeature
+from dp_core.training import noise, placement
+from dp_core.training.method import Method
+from dp_core.training.placement import Placement
+from dp_core.training.step import Hyperparameters, Steps, as_traced, make_trainer
+from tests.support.gradients import QUICKLY
+from tests.support.models import make_batch, make_model, make_parameters
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
+MODULE = "tests.support.several_devices"
 ROWS, STEPS, PIECES = 40, 3, 2
 # Vocabularies that no number of devices divides; the first and the last table are large ones.
 VOCABULARIES = {"embedding_0": 301, "embedding_1": 7, "embedding_2": 53}
@@ -38,7 +40,7 @@ NOISE_MULTIPLIER, SENSITIVITY, L2_CLIP_NORM = 1.5, 2.0, 0.4
 
 
 class Run(NamedTuple):
-    """What a process is to do: train once for each placement, alone or as one of several processes."""
+    """The work of one process: one training per placement, alone or jointly with other processes."""
 
     placements: Sequence[tuple[int, str]]
     microbatch_size: int
@@ -48,7 +50,7 @@ class Run(NamedTuple):
 
 
 def in_processes(runs: Sequence[Run], folder: Path, *, devices: int, timeout: float) -> list[Any]:
-    """What each of some processes saw that run at the same time. None of them outlives the call."""
+    """Runs processes at the same time and returns their reports; all have ended when it returns."""
     flags = {"xla_force_host_platform_device_count": devices, **QUICKLY}
     environment = {
         **os.environ,
@@ -60,8 +62,16 @@ def in_processes(runs: Sequence[Run], folder: Path, *, devices: int, timeout: fl
     with contextlib.ExitStack() as stack:
         processes = []
         for run, report in zip(runs, reports, strict=True):
-            command = [sys.executable, "-W", "error", "-m", "tests.several_devices", json.dumps(run), str(report)]
-            # To files: a process that waits for a reader of its pipe would make the others wait for it.
+            command = [
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                "tests.support.several_devices",
+                json.dumps(run),
+                str(report),
+            ]
+            # Output goes to files: a process blocked on a full pipe would block the others too.
             log = stack.enter_context(report.with_suffix(".log").open("w+"))
             process = stack.enter_context(
                 subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=log)
@@ -85,7 +95,7 @@ def main(run: Run, report: Path) -> None:
 
 
 def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
-    """Trains a few steps; and, from the same start, takes a step without examples, which is nothing but noise."""
+    """Trains a few steps and, from the same start, takes one step without examples to measure its noise."""
     sizes = VOCABULARIES.values()
     features = [CategoricalFeature(*shape) for shape in zip(sizes, (4, 3, 10), (1, 1, 3), strict=True)]
     model = make_model(features=features, hidden_layers=(8,))
@@ -153,12 +163,12 @@ def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
 
 
 def shards_of_tables(params: Any) -> dict[str, list[int]]:
-    """For each table, the numbers of rows that this process's devices hold of it."""
+    """The number of rows that each device of this process holds, for every table."""
     return {name: [len(shard.data) for shard in params[name]["table"].addressable_shards] for name in VOCABULARIES}
 
 
 def replicas_are_equal(array: Any) -> bool:
-    """Whether every device of this process that holds the same part of an array holds the same bits."""
+    """Whether all replicas of the same shard in this process are equal to the bit."""
     first: dict[str, np.ndarray] = {}
     return all(
         np.array_equal(first.setdefault(str(shard.index), np.asarray(shard.data)), np.asarray(shard.data))

@@ -9,16 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.descriptions import Dataset, Label
-from tasks.encoded import Prepared, open_prepared
-from tasks.prepare import prepare
-from tasks.trial import Trial
+from dp_core.models.spec import MLPSpec
+from tasks.config.dataset import Dataset, Label
+from tasks.data.preparation import prepare
+from tasks.data.prepared import Prepared, open_prepared
+from tasks.runtime.home import read_json
+from tasks.training.trial import Trial
 
 ROWS = 3000
 
 
 def make_prepared(folder: Path, **changes: Any) -> Prepared:
-    """Clicks whose conversions depend on one token and one number; ``changes`` are keys of the dataset."""
+    """Prepares clicks with conversions that depend on a token and an integer; ``changes`` are keys of the dataset."""
     rng = np.random.default_rng(0)
     color, price = rng.integers(0, 4, ROWS), rng.integers(0, 1000, ROWS)
     intensity = np.exp(-3.0 + 0.8 * color + 0.2 * np.log1p(price))
@@ -48,6 +50,7 @@ def make_prepared(folder: Path, **changes: Any) -> Prepared:
 
 
 def make_trial(prepared: Prepared, **changes: Any) -> Trial:
+    """Makes a short DP-SGD trial; ``changes`` are fields of ``Trial``."""
     values: dict[str, Any] = {
         "task": "pcvr",
         "dataset": "tiny_clicks",
@@ -71,10 +74,7 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "momentum": 0.9,
         "batch_size": 100,
         "epochs": 2,
-        "model": "mlp",
-        "hidden_layers": (8,),
-        "cross_layers": None,
-        "interaction_dimension": None,
+        "model": MLPSpec(hidden_layers=(8,)),
         "evaluations": 3,
         "canaries": 0,
         "randomness": "seeded",
@@ -84,12 +84,29 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
 
 
 def without_privacy(prepared: Prepared, **changes: Any) -> Trial:
+    """Makes the non-private baseline of ``make_trial``."""
     none = {"epsilon": None, "accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
     return make_trial(prepared, mechanism="non_private", **none, **changes)
 
 
 def label_trial(prepared: Prepared, **changes: Any) -> Trial:
-    """Like ``without_privacy``, on labels after randomised response."""
+    """Makes a LabelDP trial: like ``without_privacy``, on noisy labels."""
     none = {"accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None, "target_delta": 0.0}
     values = {"epsilon": 2.0, "response": "binary", "debias": False, **changes}
     return make_trial(prepared, mechanism="label_dp", **none, **values)
+
+
+def record_of(trial: Trial) -> dict[str, Any]:
+    """Reads a finished trial's record, as JSON."""
+    return read_json(trial.folder / "record.json")
+
+
+def evidence_of(trial: Trial) -> dict[str, Any]:
+    """Reads a finished trial's evidence, as JSON."""
+    return read_json(trial.folder / "evidence.json")
+
+
+def parameters_of(trial: Trial) -> dict[str, np.ndarray]:
+    """Reads a finished trial's parameters."""
+    with np.load(trial.folder / "parameters.npz") as file:
+        return dict(file)

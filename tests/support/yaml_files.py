@@ -1,4 +1,4 @@
-"""A small configuration file for tests, and ways to make mistakes in it."""
+"""A small configuration file, and helpers that put mistakes into it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import Config, load_config
-from tasks.errors import UserError
+from tasks.config.loading import Config, load_config
+from tasks.runtime.errors import UserError
 
-# A small file in which every kind of section occurs; its line numbers are easily counted.
+# Has every kind of section, and is short enough to count its lines.
 SMALL = """\
 datasets:
   logs:
@@ -50,7 +50,7 @@ Load = Callable[[str], Config]
 
 
 def loader(folder: Path) -> Load:
-    """Writes a text to a file in the folder, and loads it."""
+    """Returns a function that writes a text to a file in the folder and loads it."""
 
     def write_and_load(text: str) -> Config:
         path = folder / "my.yaml"

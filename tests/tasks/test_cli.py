@@ -1,4 +1,4 @@
-"""The command line: what it says to a newcomer, what it answers, and how it refuses."""
+"""The command line: its help, its answers and its error messages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from dp_core.accounting import epsilon_bound
-from dp_core.events import poisson_event
-from tasks import airflow_home
+from dp_core.accounting.epsilon import epsilon_bound
+from dp_core.accounting.events import poisson_event
 from tasks.cli import main
-from tasks.home import CHECKOUT
+from tasks.runtime import airflow_home
+from tasks.runtime.home import CHECKOUT
 
 VERBS = (
-    *("run", "up", "validate", "generate", "prepare", "plan"),
-    *("train", "audit", "measure", "report", "epsilon", "calibrate"),
+    *("run", "up", "validate", "generate", "describe", "prepare", "plan"),
+    *("train", "audit", "measure", "report", "releases", "epsilon", "calibrate"),
 )
 EXAMPLES = 36_672_493
 PAPER_RUN = ("--examples", str(EXAMPLES), "--batch-size", "65536", "--epochs", "150")
@@ -36,11 +36,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("COLUMNS", "200")
     yield folder
     kept = {str(path.relative_to(folder).parent) for path in folder.rglob("*.json")} if folder.exists() else set()
-    assert kept <= {"cache/accounting"}, "none of these has anything to keep but answers"
+    assert kept <= {"cache/accounting"}, "only answers about accounting are cached"
 
 
 def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``python -m tasks`` as a user starts it."""
+    """Runs ``python -m tasks`` as a user does."""
     command = [sys.executable, "-m", "tasks", *arguments]
     return subprocess.run(
         command, cwd=CHECKOUT, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
@@ -53,7 +53,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that says what is wrong, whether argparse says it or we do."""
+    """Returns the error message of a command that must fail, whether argparse or we print it."""
     try:
         status = main(arguments)
     except SystemExit as stop:
@@ -74,7 +74,9 @@ class TestHelp:
         for verb in VERBS:
             assert re.search(rf"^    {verb}\s+\w", done.stdout, re.MULTILINE), verb
         assert "differential privacy" in done.stdout
-        assert "Steps one by one: generate, prepare, plan, train, audit, report (for some pipelines:" in done.stdout
+        steps = " ".join(done.stdout.split())
+        assert "To do them one by one: prepare, plan, train, audit, report." in steps
+        assert "A pipeline that trains nothing: prepare, plan, measure, report." in steps
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_explains_every_option(self, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +85,7 @@ class TestHelp:
         assert stop.value.code == 0
         text = capsys.readouterr().out
         assert text.count("\n  -") >= 2
-        # The explanation follows two spaces, or stands on a line of its own.
+        # The explanation follows two spaces, or is on the next line.
         assert re.findall(r"^  -[^ ]+(?: [A-Z_]+)?(?=\n  -|\n\n|\n$)", text, re.MULTILINE) == []
 
     @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ class TestHelp:
             ("up", ["Airflow UI", "MLflow", "8080", "5000", "127.0.0.1", "Ctrl-C"]),
             ("validate", ["pipelines.yaml"]),
             ("generate", ["synthetic", "--rows", "--profile"]),
-            ("train", ["the latest", "--number"]),
+            ("train", ["the latest", "--number", "HOST:PORT", "process 0"]),
             ("epsilon", ["poisson (the default)", "shuffle", "default: 1/N", "--steps", "clip norm", "one user"]),
             ("calibrate", ["budget", "default: 1/N", "--epochs"]),
         ],
@@ -130,7 +132,7 @@ class TestAccounting:
         assert (result["target_epsilon"], result["delta"]) == (3.0, 1 / EXAMPLES)
 
     def test_several_budgets_at_once_and_again_from_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """Remembered answers come without loading an accountant: seven take a second, start and all."""
+        """Cached answers do not load an accountant."""
         arguments = ("calibrate", *SMALL_RUN, "--epsilon", "0.5,1,3,5,10,30,50", "--json")
         first = answer(capsys, *arguments)
         assert [item["target_epsilon"] for item in first] == [0.5, 1, 3, 5, 10, 30, 50]
@@ -195,23 +197,23 @@ class TestAccounting:
             (("epsilon", *SMALL_RUN, "--noise-multiplier", "1", "--delta", "2.5"), "delta must be below 1, got 2.5"),
             (
                 ("epsilon", *SMALL_RUN, "--noise-multiplier", "-1"),
-                "argument --noise-multiplier: expected a positive float, got '-1'",
+                "argument --noise-multiplier: expected a positive number, got '-1'",
             ),
             (
                 ("calibrate", *SMALL_RUN, "--epsilon", "inf"),
-                "argument --epsilon: expected a positive float, got 'inf'",
+                "argument --epsilon: expected a positive number, got 'inf'",
             ),
             (
                 ("calibrate", *SMALL_RUN, "--epsilon", "nan"),
-                "argument --epsilon: expected a positive float, got 'nan'",
+                "argument --epsilon: expected a positive number, got 'nan'",
             ),
             (
                 ("calibrate", *SMALL_RUN[2:], "--examples", "-5", "--epsilon", "1"),
-                "argument --examples: expected a positive int, got '-5'",
+                "argument --examples: expected a positive whole number, got '-5'",
             ),
             (
                 ("calibrate", *SMALL_RUN[2:], "--examples", "1e6", "--epsilon", "1"),
-                "argument --examples: expected a positive int, got '1e6'",
+                "argument --examples: expected a positive whole number, got '1e6'",
             ),
             (
                 ("calibrate", *SMALL_RUN, "--epochs", "1", "--epsilon", "1"),
@@ -262,7 +264,7 @@ class TestValidate:
 class TestRefusals:
     @pytest.fixture(autouse=True)
     def airflow_stays_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A mistake in what was asked for is told before anything is started."""
+        """Options are checked before anything is started."""
 
         def started(*arguments: Any) -> None:
             raise AssertionError("Airflow was started")
@@ -274,44 +276,48 @@ class TestRefusals:
         [
             (
                 ("run", "--dataset", "criteo_kaggle", "--tasks", "pctr", "--raw", "/nowhere"),
-                "RAW: the raw logs /nowhere do not exist",
+                "RAW: the raw log /nowhere does not exist",
             ),
             (
                 ("run", "--raw", "/nowhere"),
-                "RAW is one file, but the tasks read synthetic_display and synthetic_clicks: choose one with DATASET",
+                "RAW is for one dataset, but the tasks read synthetic_display and synthetic_clicks: "
+                "choose one with DATASET",
             ),
             (
                 ("run", "--dataset", "criteo_kagle"),
-                "no dataset is called 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
-                "there are: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
+                "unknown dataset 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
+                "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
             ),
             (
                 ("run", "--profile", "huge"),
-                "no profile is called 'huge'; there are: smoke, quick, paper",
+                "unknown profile 'huge'; known: smoke, quick, paper",
             ),
-            (("prepare", "--tasks", "ctr"), "no task is called 'ctr'; there are: pctr, pcvr, pconvs"),
-            (("run", "--epsilons", "1,-2"), "argument --epsilons: expected a positive float, got '-2'"),
-            (("run", "--epsilons", "1;2"), "argument --epsilons: expected a positive float, got '1;2'"),
-            (("run", "--tasks", ","), "argument --tasks: expected a list such as a,b, got ','"),
-            (("run", "--seeds", "0"), "argument --seeds: expected a positive int, got '0'"),
+            (("prepare", "--tasks", "ctr"), "unknown task 'ctr'; known: pctr, pcvr, pconvs"),
+            (("run", "--epsilons", "1,-2"), "argument --epsilons: expected a positive number, got '-2'"),
+            (("run", "--epsilons", "1;2"), "argument --epsilons: expected a positive number, got '1;2'"),
+            (("run", "--tasks", ","), "argument --tasks: expected a comma-separated list, got ','"),
+            (("run", "--seeds", "0"), "argument --seeds: expected a positive whole number, got '0'"),
             (
                 ("generate", "nothing"),
-                "no dataset is called 'nothing'; there are: synthetic_display, synthetic_clicks, criteo_kaggle, "
+                "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, criteo_kaggle, "
                 "criteo_attribution, criteo_search",
             ),
-            (("generate", "criteo_kaggle"), "dataset 'criteo_kaggle' is not synthetic: there is nothing to generate"),
+            (
+                ("generate", "criteo_kaggle"),
+                "dataset 'criteo_kaggle' is not synthetic, so there is nothing to generate",
+            ),
             (
                 ("generate", "synthetic_display", "--rows", "0"),
-                "argument --rows: expected a positive int, got '0'",
+                "argument --rows: expected a positive whole number, got '0'",
             ),
-            (("train", "--number", "0"), "argument --number: expected a positive int, got '0'"),
+            (("train", "--number", "0"), "argument --number: expected a positive whole number, got '0'"),
             (
                 ("up", "--airflow-port", "70000"),
-                "AIRFLOW_PORT is 70000: a port is a number from 1 to 65535",
+                "AIRFLOW_PORT must be from 1 to 65535, got 70000",
             ),
             (
                 ("up", "--airflow-port", "5000"),
-                "AIRFLOW_PORT and MLFLOW_PORT are the same port, 5000: give two",
+                "AIRFLOW_PORT and MLFLOW_PORT are both 5000: choose two different ports",
             ),
         ],
     )
@@ -323,7 +329,12 @@ class TestRefusals:
     @pytest.mark.parametrize("verb", ["train", "audit", "report"])
     def test_steps_that_need_a_plan(self, verb: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         plan = home / "runs" / "relative_loss" / "latest" / "plan.json"
-        assert refusal(capsys, verb) == f"no plan at {plan}: make one with `python -m tasks plan`"
+        expected = f"no plan at {plan}: make one with `python -m tasks plan --pipeline relative_loss`"
+        assert refusal(capsys, verb) == expected
+
+    def test_a_step_of_an_unknown_pipeline(self, capsys: pytest.CaptureFixture[str]) -> None:
+        message = refusal(capsys, "train", "--pipeline", "relative_los")
+        assert message.startswith("unknown pipeline 'relative_los' (did you mean 'relative_loss'?); known: ")
 
     def test_an_unknown_verb(self) -> None:
         done = shell("rnu")

@@ -1,4 +1,4 @@
-"""The measuring step: curves as the accountant gives them, and the speed of what the pipeline would train."""
+"""The measuring step: noise curves by the accountant, and the speed of the pipeline's own model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 import tasks.speed.throughput
-from tasks.budget import noise_multiplier_for
-from tasks.config import load_config
-from tasks.datasets import prepare_datasets
-from tasks.errors import UserError
-from tasks.home import read_json, write_json
+from tasks.config.loading import load_config
+from tasks.config.selection import select
 from tasks.measure import MEASURED, measure, measured_metrics
-from tasks.plan import read_plan
-from tasks.selection import select
-from tests.test_plan import CONFIG, use
-from tests.trials import make_prepared
+from tasks.prepare import prepare_datasets
+from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json, write_json
+from tasks.training.items import read_plan
+from tests.support.trials import make_prepared
+from tests.tasks.test_plan import CONFIG, use
 
 SWEEP = CONFIG[CONFIG.index("        epsilons:") :]
 CURVES = """        epsilons: [6.5]
@@ -35,7 +35,7 @@ def folder(own_home: Path, tmp_path: Path) -> Path:
 
 
 def planned(grid: str, folder: Path, monkeypatch: pytest.MonkeyPatch, exhibit: str = "noise_and_batch") -> str:
-    """What the planning step leaves of a pipeline with this grid, without a run in MLflow."""
+    """Writes the plan of a pipeline with this grid, without a run in MLflow."""
     config = CONFIG.replace(SWEEP, grid).replace("title: A sweep", f"title: A sweep\n    exhibit: {exhibit}")
     use(config.replace("clicks.parquet", str(folder / "raw" / "clicks.parquet")), folder, monkeypatch)
     options = {"pipeline": "sweep", "profile": "tiny"}
@@ -66,7 +66,7 @@ def test_curves_are_the_accountants(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_examples_are_those_of_the_data_unless_they_are_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no batch is larger than all of them."""
+    """And no batch may be larger than their number."""
     monkeypatch.setattr(tasks.measure, "noise_by_batch_size", lambda **numbers: [])
     grid = CURVES.replace(", examples: 2000", "")
     run = planned(grid, folder, monkeypatch)
@@ -94,7 +94,7 @@ def test_speed_is_asked_of_what_the_pipeline_would_train(folder: Path, monkeypat
         {
             "prepared": read_plan(run)["prepared"]["tiny_clicks"],
             "task": "pcvr",
-            "hidden_layers": [8],
+            "model": {"name": "mlp", "hidden_layers": [8]},
             "batch_sizes": [16, 64],
             "rounds": 2,
             "memory_cap_gib": 0.5,
@@ -107,7 +107,7 @@ def test_speed_is_asked_of_what_the_pipeline_would_train(folder: Path, monkeypat
 
 def test_a_sweep_has_nothing_to_measure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned(SWEEP.replace("        search: random\n", ""), folder, monkeypatch, "relative_loss")
-    with pytest.raises(UserError, match="'sweep' has trials to train, and nothing to measure"):
+    with pytest.raises(UserError, match="'sweep' trains trials and has nothing to measure"):
         measure(run)
 
 

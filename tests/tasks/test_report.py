@@ -1,173 +1,47 @@
-"""From a plan to a report on tiny data, without Airflow: what is trained, what is found again, and what is written."""
+"""All steps from a plan to a report on tiny data, without Airflow."""
 
 from __future__ import annotations
 
-import csv
 import json
 import struct
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 
-from tasks.audit import audit_group
-from tasks.datasets import prepare_datasets
-from tasks.errors import UserError
-from tasks.home import read_json
+import tasks.training.finished
 from tasks.measure import measure
-from tasks.plan import plan, read_plan
 from tasks.report import report
-from tasks.train import train
-from tests.documents import Page
-from tests.test_report_page import assert_needs_nothing
-from tests.trials import make_prepared
-
-GRID = """
-        epsilons: [2, 8]
-        seeds: 2
-        tasks:
-          pcvr:
-            non_private: {optimizer: yogi, learning_rate: 0.01, batch_size: 200, epochs: 2}
-            dp_sgd: {optimizer: sgd, learning_rate: 0.1, batch_size: 200, epochs: 2, l2_clip_norm: [1, 3]}"""
-
-CONFIG = f"""
-hardware: {{trials_at_once: 1}}
-datasets:
-  tiny_clicks:
-    format: parquet
-    raw: RAW
-    time_column: time
-    integer_columns: [price]
-    categorical_columns: [color]
-    labels: {{pcvr: {{column: conversions, kind: any}}}}
-profiles:
-  tiny: {{synthetic_rows: 3000, min_count: 5, hidden_layers: [8], evaluations: 2}}
-pipelines:
-  clips:
-    title: Clip norms side by side (the paper's Table 2)
-    exhibit: clip_norm
-    datasets: {{pcvr: tiny_clicks}}
-    columns: [l2_clip_norm]
-    paper: {{C = 1: {{2: 0.75, 8: 0.76}}}}
-    grids:
-      tiny:{GRID}
-  losses:
-    title: Losses by budget
-    datasets: {{pcvr: tiny_clicks}}
-    grids:
-      tiny:{GRID}
-  drawn:
-    title: A random search
-    datasets: {{pcvr: tiny_clicks}}
-    grids:
-      tiny:
-        search: random{GRID.replace("seeds: 2", "seeds: 1")}
-  rates:
-    title: Learning rates, one of them far too large
-    exhibit: optimizers
-    datasets: {{pcvr: tiny_clicks}}
-    columns: [optimizer, learning_rate]
-    grids:
-      tiny:{GRID.replace("learning_rate: 0.1", "learning_rate: [0.1, 1.0e+30]").replace("[1, 3]", "1")}
-  labels:
-    title: Responses on labels (the paper's Figure 5)
-    exhibit: label_dp
-    datasets: {{pcvr: tiny_clicks}}
-    columns: [response, debias]
-    grids:
-      tiny:{GRID}
-            label_dp: {{optimizer: yogi, learning_rate: [0.01, 0.03], batch_size: 200, epochs: 2, response: binary}}
-  noise:
-    title: Noise against batch size (the paper's Figure 2)
-    exhibit: noise_and_batch
-    datasets: {{pcvr: tiny_clicks}}
-    grids:
-      tiny:
-        epsilons: [4]
-        curves: {{batch_sizes: [400, 200], epochs: 1, steps: 10}}
-"""
-
-
-class Ran(NamedTuple):
-    """A pipeline's run: how many trials were trained for it, and where its report is."""
-
-    folder: Path
-    trained: int
-    report: Path
-    files: dict[str, str]
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        return read_plan(self.folder)
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json
+from tasks.training.items import read_plan
+from tests.support.documents import Page, assert_self_contained
+from tests.support.reports import (
+    Ran,
+    artifacts,
+    configure,
+    mlflow_runs,
+    planned,
+    read_csv,
+    records,
+    report_home,
+    run,
+)
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home folder, a raw log and a configuration that the tests of this file share."""
-    folder = tmp_path_factory.mktemp("report").resolve()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DP_ADS_HOME", str(folder / "home"))
-        patch.setenv("DP_ADS_CONFIG", str(folder / "my.yaml"))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        make_prepared(folder / "raw")
-        configure(folder)
+    """A home that all tests of this file share, so that they reuse each other's trials."""
+    with report_home(tmp_path_factory.mktemp("report")) as folder:
         yield folder
-
-
-def configure(folder: Path, old: str = "", new: str = "") -> None:
-    """Writes the configuration, with one text in it changed."""
-    assert old in CONFIG
-    text = CONFIG.replace("RAW", str(folder / "raw" / "clicks.parquet"))
-    (folder / "my.yaml").write_text(text.replace(old, new) if old else text)
-
-
-def planned(pipeline: str, **options: Any) -> dict[str, Any]:
-    options = {"pipeline": pipeline, "profile": "tiny", **options}
-    return plan(options, prepare_datasets(options))
-
-
-def run(pipeline: str, **options: Any) -> Ran:
-    """Every step of a pipeline, as its DAG has them."""
-    found = planned(pipeline, **options)
-    audited = []
-    for group in found["groups"]:
-        trained = train(group)
-        assert trained is not None
-        audited += audit_group(trained)
-    files = report(found["run"], audited)
-    return Ran(Path(found["run"]), len(audited), Path(files["page"]).parent, files)
 
 
 @pytest.fixture(scope="module")
 def clips(here: Path) -> Ran:
     return run("clips")
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def mlflow_runs(here: Path, ran: Ran) -> tuple[Run, list[Run]]:
-    """A run in MLflow with its children."""
-    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
-    parent = client.get_run(ran.plan["parent"]["mlflow_run"])
-    runs = client.search_runs([parent.info.experiment_id])
-    return parent, [found for found in runs if found.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-
-
-def artifacts(here: Path, run_id: str) -> set[str]:
-    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
-    return {file.path for file in client.list_artifacts(run_id)}
-
-
-def records(here: Path) -> dict[str, int]:
-    """When each trial was trained."""
-    return {path.parent.name: path.stat().st_mtime_ns for path in (here / "home" / "trials").glob("*/record.json")}
 
 
 FILES = {
@@ -191,7 +65,7 @@ def test_every_file_of_a_report(here: Path, clips: Ran) -> None:
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">I", png[16:20])[0] > 500
     html = (clips.report / "page.html").read_text()
-    assert_needs_nothing(html)
+    assert_self_contained(html)
     page = Page(html)
     assert "Clip norms side by side" in page.text
     assert "make run PIPELINE=clips PROFILE=tiny" in page.text
@@ -231,6 +105,7 @@ def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
     assert all(float(row["ε of the run"]) < float(row["ε with the choice"]) for row in choice)
     grid = {row["setting"]: row["values"] for row in read_csv(clips.report / "grid.csv")}
     assert (grid["epsilons"], grid["tasks.pcvr.dp_sgd.l2_clip_norm"]) == ("2.0, 8.0", "1.0, 3.0")
+    assert grid["tasks.pcvr.dp_sgd.model"] == "mlp"
 
 
 def all_records(here: Path) -> list[Mapping[str, Any]]:
@@ -319,7 +194,7 @@ def test_a_plan_that_is_not_trained_has_no_report(here: Path, clips: Ran) -> Non
 
 
 def test_a_report_that_is_made_again_is_new(here: Path, clips: Ran) -> None:
-    """As after a change of how it looks, or of the paper's numbers beside ours."""
+    """A report can be made again, for instance after a change of the paper's numbers."""
     ran = run("clips", epsilons=[8])
     assert (ran.trained, "EPSILONS=8" in (ran.report / "report.md").read_text()) == (0, True)
     configure(here, "8: 0.76", "8: 0.77")
@@ -333,8 +208,24 @@ def test_a_report_that_is_made_again_is_new(here: Path, clips: Ran) -> None:
     assert len(children) == 2 + 4
 
 
+def test_a_report_parses_each_record_once(here: Path, clips: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logging, the audit, the choice of settings, its cost and the tables share what was parsed."""
+    parsed: list[Path] = []
+
+    def read(path: Path) -> Any:
+        parsed.append(path)
+        return read_json(path)
+
+    monkeypatch.setattr(tasks.training.finished, "_parsed", {})
+    monkeypatch.setattr(tasks.training.finished, "read_json", read)
+    report(str(clips.folder))
+    names = Counter(path.name for path in parsed)
+    trials = len(clips.plan["items"])
+    assert names == {"record.json": trials, "evidence.json": trials, "audit.json": trials}
+
+
 def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
-    """Of learning rates side by side one is far too large; the others are the clip norms' trials."""
+    """One learning rate is far too large; the trials of the other are reused."""
     rates = run("rates")
     assert rates.trained == 4
     rows = {(row["method"], row["epsilon"]): row for row in read_csv(rates.report / "table.csv")}
@@ -346,8 +237,31 @@ def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
     assert not any("1e_30" in name or "1e+30" in name for name in parent.data.metrics if "test_loss" in name)
 
 
+def test_any_settings_are_compared(here: Path, clips: Ran) -> None:
+    """A pipeline without an exhibit gets the general one. A fourth of its trials is reused."""
+    compared = run("settings")
+    assert compared.trained == 2 * 2 * 8 - 8
+    rows = {(row["method"], row["epsilon"]): row for row in read_csv(compared.report / "table.csv")}
+    assert len(rows) == 1 + 2 * 8
+    same = {(row["method"], row["epsilon"]): row for row in read_csv(clips.report / "table.csv")}
+    for clip, epsilon in ((1, "2"), (1, "8"), (3, "2"), (3, "8")):
+        found = rows[f"sgd · 0.1 · C = {clip}", epsilon]
+        assert found["loss_mean"] == same[f"C = {clip}", epsilon]["loss_mean"]
+        assert (found["optimizer"], found["learning_rate"], found["l2_clip_norm"]) == ("sgd", "0.1", str(clip))
+    matters = read_csv(compared.report / "settings_that_matter.csv")
+    assert {row["setting"] for row in matters} == {"optimiser", "learning rate", "clip norm C"}
+    page = Page((compared.report / "page.html").read_text())
+    assert "Which setting matters" in page.text
+    assert "Settings are in the order of this difference" in page.text
+    assert "7 of 8 combinations" in page.text
+    summary = json.loads((compared.report / "summary.json").read_text())
+    assert summary["headline"].startswith("pCVR, test AUC, chosen by validation: at ε = 2 ")
+    parent, _ = mlflow_runs(here, compared)
+    assert "test_loss.pcvr.adam_0.01_C_3.8" in parent.data.metrics
+
+
 def test_responses_on_labels_are_paid_for_once(here: Path, clips: Ran) -> None:
-    """Two learning rates share a draw; the trials of DP-SGD and the baseline are there already."""
+    """Two learning rates share a draw of responses; the trials of DP-SGD and the baseline are reused."""
     labels = run("labels", seeds=1)
     assert labels.trained == 4
     choice = {(row["method"], row["ε budget"]): row for row in read_csv(labels.report / "choice.csv")}

@@ -12,13 +12,13 @@ from dp_accounting import NeighboringRelation, dp_event, rdp
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import optimize, stats
 
-from dp_core.accounting import EpsilonBound, calibrate_noise, epsilon_bound, rdp_bound
-from dp_core.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.privacy_loss import epsilon_at, privacy_loss
+from dp_core.accounting.epsilon import EpsilonBound, calibrate_noise, epsilon_bound, rdp_bound
+from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
+from dp_core.accounting.privacy_loss import epsilon_at, privacy_loss
 
 CRITEO = 36_672_493
 
-# Batch, steps, σ, and the PLD's ε at interval 2·10⁻⁶. A coarse interval gives up to ten times as much.
+# Batch size, steps, σ, and the PLD's ε at interval 2·10⁻⁶. A coarse interval gives up to ten times as much.
 LONG_RUNS = [
     (1_024, 179_065, 1.0, 0.06758),
     (1_024, 179_065, 4.0, 0.01194),
@@ -38,7 +38,7 @@ def long_run_bound(batch_size: int, steps: int, sigma: float) -> EpsilonBound:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The exact ε of one Gaussian release (Balle and Wang 2018), by root finding."""
+    """Returns the exact ε of one Gaussian release (Balle and Wang 2018), by root finding."""
 
     def excess(epsilon: float) -> float:
         upper = stats.norm.cdf(1 / (2 * sigma) - epsilon * sigma)
@@ -48,13 +48,12 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def exact_delta(q: float, sigma: float, steps: int, epsilon: float) -> float:
-    """δ(ε) of Gaussian releases on Poisson samples, with neither grid of losses nor convolution.
+    """Returns δ(ε) of Poisson-sampled Gaussian releases without a grid of losses or a convolution.
 
-    δ(ε) is the mean of (1 − e^(ε−L))₊, and 1/(s(s+1)) is the Laplace transform of (1 − e^(−y))₊. So
-    it is the integral of M(s)·e^(−sε)/(s(s+1)) along a line of the complex plane, divided by 2πi,
-    with M(s) = E[e^(sL)] the product of the steps' own. Both integrals are of smooth functions that
-    vanish at the ends, which the trapezoidal rule gets right to many digits. The line goes through
-    the saddle point, where nothing cancels.
+    δ(ε) is the expectation of (1 − e^(ε−L))₊, and 1/(s(s+1)) is the Laplace transform of (1 − e^(−y))₊. So δ(ε) is
+    1/(2πi) times the integral of M(s)·e^(−sε)/(s(s+1)) along a line in the complex plane, where M(s) = E[e^(sL)] is
+    the product over the steps. Both integrands are smooth and vanish at the ends, so the trapezoidal rule is accurate
+    to many digits. The line goes through the saddle point, where nothing cancels.
     """
     return max(_exact_delta(q, sigma, steps, epsilon, add=add) for add in (False, True))
 
@@ -66,7 +65,7 @@ def _exact_delta(q: float, sigma: float, steps: int, epsilon: float, *, add: boo
     loss = np.log1p(q * np.expm1((2 * outcome - 1) / (2 * sigma**2)))
 
     def log_moment(s: np.ndarray) -> np.ndarray:
-        """Under N(0, σ²): of L = log P/Q it is E[(P/Q)^(1+s)], and of −L, to add, E[(P/Q)^(−s)]."""
+        """Returns log E[e^(sL)], computed under N(0, σ²): (P/Q)^(1+s) for removing, (P/Q)^(−s) for adding."""
         return steps * np.log1p(np.expm1(np.multiply.outer(-s if add else 1 + s, loss)) @ weight)
 
     def exponent(s: float) -> float:
@@ -85,7 +84,7 @@ def _exact_delta(q: float, sigma: float, steps: int, epsilon: float, *, add: boo
 @pytest.mark.parametrize("steps", [1, 16])
 @pytest.mark.parametrize("plain", [True, False])
 def test_unsampled_gaussians_match_the_closed_form(sigma: float, steps: int, plain: bool) -> None:
-    """T releases at σ are one release at σ/√T, whether they are told as such or as samples of everybody."""
+    """T releases at σ are one release at σ/√T, as plain Gaussians and as Poisson samples with q = 1."""
     if plain:
         event = gaussian_event(noise_multiplier=sigma, releases=steps)
     else:
@@ -119,18 +118,18 @@ def test_long_runs_are_refined_until_they_converge(batch_size: int, steps: int, 
 
 @pytest.mark.parametrize(("batch_size", "steps", "sigma"), [run[:3] for run in LONG_RUNS if run[2] == 4.0])
 def test_a_further_refinement_hardly_changes_epsilon(batch_size: int, steps: int, sigma: float) -> None:
-    """What ``further_change`` promises, seen by doing it."""
+    """Doing the refinement confirms what ``further_change`` estimates."""
     event, bound = long_run(batch_size, steps, sigma), long_run_bound(batch_size, steps, sigma)
     finer = epsilon_at(privacy_loss(event, bound.interval / 4), 1 / CRITEO, event)
     assert finer >= (1 - 3e-3) * bound.pld_epsilon
-    # At the finest intervals rounding in dp_accounting's distribution of one step makes it looser again.
+    # At the finest intervals, rounding in dp_accounting's distribution of one step makes the bound looser again.
     if bound.interval > 1e-6:
         assert finer <= (1 + 1e-6) * bound.pld_epsilon
 
 
 @pytest.mark.parametrize(("batch_size", "steps", "sigma"), [run[:3] for run in LONG_RUNS[1:]])
 def test_long_runs_are_bounded_from_above_and_closely(batch_size: int, steps: int, sigma: float) -> None:
-    """At ε δ is truly no more than was asked for, and at 1 % less it is truly more."""
+    """The true δ at the returned ε is at most the requested one, and at 1 % less ε it is larger."""
     epsilon, q = long_run_bound(batch_size, steps, sigma).epsilon, batch_size / CRITEO
     assert exact_delta(q, sigma, steps, epsilon) <= (1 + 1e-9) / CRITEO
     assert exact_delta(q, sigma, steps, 0.99 * epsilon) > 1 / CRITEO
@@ -143,7 +142,7 @@ def test_long_runs_are_bounded_from_above_and_closely(batch_size: int, steps: in
         (0.06, 0.9, 400, 1e-5),
         (1e-4, 10.0, 50_000, 1e-9),
         (0.04, 9.0, 50_000, 1e-4),
-        # So small a δ that half of it is taken off for rounding.
+        # A δ so small that half of it is subtracted for rounding.
         (0.02, 15.0, 2_000, 1.6e-12),
     ],
 )
@@ -162,7 +161,7 @@ def test_the_exact_value_is_right_where_there_is_a_closed_form() -> None:
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.5, 2.0, 10), (0.01, 1.0, 500)])
 def test_short_runs_lie_between_dp_accountings_own_bounds(q: float, sigma: float, steps: int) -> None:
-    """Its optimistic estimate is a lower bound, and its accountant at a fine interval an upper one."""
+    """dp_accounting's optimistic estimate is a lower bound, and its accountant at a fine interval an upper one."""
     event = poisson_event(sampling_probability=q, noise_multiplier=sigma, steps=steps)
     bound = epsilon_bound(event, 1e-6)
     fine = PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon(1e-6)
@@ -193,7 +192,7 @@ def test_the_whole_range_of_runs_has_an_answer(q: float, sigma: float, steps: in
     assert 0 < bound.epsilon < math.inf
     assert bound.epsilon <= bound.rdp_epsilon
     assert bound.converged or bound.epsilon > 1000
-    # Sampling never costs anything.
+    # Sampling never increases ε.
     assert bound.epsilon <= gaussian_epsilon(sigma / math.sqrt(steps), 1e-6) * (1.005 if bound.converged else 1.1)
 
 
@@ -229,7 +228,7 @@ def test_a_delta_that_rounding_eats_leaves_rdps_bound() -> None:
     assert bound.pld_epsilon == math.inf
     assert bound.accountant == "RDP"
     assert bound.epsilon == bound.rdp_epsilon == rdp.RdpAccountant().compose(event).get_epsilon(1e-11)
-    # With room for it the PLD is the better one again.
+    # With a larger δ the PLD is tighter again.
     assert epsilon_bound(event, 1e-9).accountant == "PLD"
 
 
@@ -250,7 +249,7 @@ def test_an_empty_example_is_worth_a_removed_one(relation: NeighboringRelation) 
 
 
 def test_replacing_an_example_costs_as_much_as_moving_twice_as_far() -> None:
-    """Whichever accountant answers: a replaced example takes one clip norm away and brings one."""
+    """For either accountant: replacing an example removes one clip norm and adds another."""
     replaced = epsilon_bound(
         dp_accounting.GaussianDpEvent(1.0), 1e-5, neighboring_relation=NeighboringRelation.REPLACE_ONE
     )
@@ -268,7 +267,7 @@ def test_calibrated_noise_just_keeps_the_budget(target: float) -> None:
 
 @pytest.mark.parametrize("target", [0.1, 3.0])
 def test_calibrated_noise_just_keeps_the_papers_budget(target: float) -> None:
-    """65,536 a batch, 150 epochs of Criteo: what a coarse interval would ask twice the noise for."""
+    """150 epochs of Criteo with batches of 65,536: a coarse interval would ask for twice the noise."""
 
     def event(noise_multiplier: float) -> dp_accounting.DpEvent:
         return long_run(65_536, 83_937, noise_multiplier)
@@ -290,7 +289,7 @@ def test_rdp_alone_needs_more_noise() -> None:
 
 
 def test_an_event_that_rdp_does_not_know_can_be_calibrated() -> None:
-    """There is no first guess, and the answer is a factor from where the search begins."""
+    """RDP gives no first guess, and the answer is a factor away from where the search starts."""
 
     def event(noise_multiplier: float) -> dp_accounting.DpEvent:
         return BallsInBinsDpEvent(20, noise_multiplier)
@@ -309,7 +308,7 @@ def test_impossible_questions_are_refused() -> None:
     for target in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="positive and finite"):
             calibrate_noise(lambda _: event, target_epsilon=target, target_delta=1e-5)
-    # No noise makes this one smaller, or larger.
+    # ε of this event does not depend on the noise.
     for target in (1e-6, 1e3):
         with pytest.raises(ValueError, match=r"no noise multiplier from 0\.01 to 1e\+06 gives"):
             calibrate_noise(lambda _: event, target_epsilon=target, target_delta=1e-5)

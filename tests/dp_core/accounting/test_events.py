@@ -1,4 +1,4 @@
-"""Events of groups of examples, against listing who may be in a sample and integrating."""
+"""Events of groups of examples, against enumerating the possible samples and integrating."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dp_core.accounting import epsilon_bound
-from dp_core.events import BallsInBinsDpEvent, flattened, gaussian_event, poisson_event
+from dp_core.accounting.epsilon import epsilon_bound
+from dp_core.accounting.events import BallsInBinsDpEvent, flattened, gaussian_event, poisson_event
 
 
 def listed_epsilon(q: float, sigma: float, group: int, delta: float) -> float:
-    """ε of one release, for adding and removing a group: every subset of it that may be sampled is
-    listed, and the densities integrated on a fine mesh."""
+    """Returns ε of one release for adding and removing a group, by enumerating all subsets that can be sampled and
+    integrating the densities on a fine mesh."""
     outcome = np.linspace(-12 * sigma, group + 12 * sigma, 40_001)
     without = stats.norm.pdf(outcome, 0, sigma)
     with_group = np.zeros_like(outcome)
@@ -75,12 +75,12 @@ def test_a_group_costs_less_than_if_it_were_always_there() -> None:
 
 
 def test_a_large_group_is_cut_where_nobody_expects_it() -> None:
-    """Of 10,000 examples about ten are in a sample: the list of numbers stays short, and sums to one."""
+    """About ten of 10,000 examples are in a sample: the list of sensitivities stays short, and its weights sum to 1."""
     event = poisson_event(sampling_probability=1e-3, noise_multiplier=200.0, steps=10, group_size=10_000)
     ((release, count),) = flattened(event)
     assert count == 10
     assert len(release.sensitivities) < 100
-    # The numbers beyond the list count as the whole group: their probability is tiny, and is not dropped.
+    # Larger numbers count as the whole group: their probability is tiny, but is not dropped.
     assert release.sensitivities[-1] == 10_000
     assert math.fsum(release.sampling_probs) == pytest.approx(1, abs=1e-12)
     mean = math.fsum(n * p for n, p in zip(release.sensitivities, release.sampling_probs, strict=True))
@@ -94,7 +94,7 @@ def test_a_large_group_is_cut_where_nobody_expects_it() -> None:
 
 @pytest.mark.parametrize(("q", "group"), [(0.5, 2), (1e-3, 50), (0.3, 200), (1e-6, 10_000), (0.999, 30)])
 def test_the_numbers_present_are_binomial(q: float, group: int) -> None:
-    """Against the definition, but for those that are left out, which are counted as the whole group."""
+    """The weights are the binomial's, except that the truncated tail counts as the whole group."""
     ((release, _),) = flattened(poisson_event(sampling_probability=q, noise_multiplier=1.0, steps=1, group_size=group))
     listed = dict(zip(release.sensitivities, release.sampling_probs, strict=True))
     assert len(listed) == len(release.sensitivities)
@@ -108,7 +108,7 @@ def test_the_numbers_present_are_binomial(q: float, group: int) -> None:
             + (group - number) * math.log1p(-q)
         )
         assert listed.get(number, 0.0) == pytest.approx(probability, rel=1e-9, abs=1e-12)
-    # Nothing is lost at the far end, where it would count.
+    # Nothing is lost in the upper tail, which matters most.
     most = max(number for number, probability in listed.items() if probability > 0)
     assert most == group or stats.binom.sf(most, group, q) < 1e-30
 

@@ -12,7 +12,9 @@ import pytest
 from dp_accounting import pld, rdp
 from scipy import optimize, stats
 
-from dp_core.lower_bound import SampledGaussian, epsilon_lower, shuffled_epsilon_lower
+from dp_core.accounting.loss_cells import SampledGaussian
+from dp_core.accounting.lower_bound import epsilon_lower
+from dp_core.accounting.shuffled_lower_bound import shuffled_epsilon_lower
 
 CRITEO = 36_672_493
 
@@ -29,7 +31,7 @@ def event(parts: Sequence[SampledGaussian]) -> dp_accounting.DpEvent:
 
 
 def pld_epsilon(parts: Sequence[SampledGaussian], delta: float, interval: float) -> float:
-    """dp_accounting's ε, of both directions, rounded up to its interval."""
+    """Returns dp_accounting's ε of both directions, rounded up to its interval."""
     accountant = pld.PLDAccountant(
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval
     )
@@ -41,7 +43,7 @@ def rdp_epsilon(parts: Sequence[SampledGaussian], delta: float) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The exact ε of one Gaussian release (Balle and Wang 2018)."""
+    """Returns the exact ε of one Gaussian release (Balle and Wang 2018)."""
 
     def excess(epsilon: float) -> float:
         below = math.exp(epsilon + stats.norm.logcdf(-1 / (2 * sigma) - epsilon * sigma))
@@ -56,7 +58,7 @@ def loss(part: SampledGaussian, outcome: np.ndarray) -> np.ndarray:
 
 
 def one_step_delta(part: SampledGaussian, epsilon: np.ndarray) -> np.ndarray:
-    """P(loss > ε) − e^ε·Q(loss > ε), for one step and any real ε."""
+    """Returns P(loss > ε) − e^ε·Q(loss > ε) for one step and any real ε."""
     q, sigma, _ = part
     inside = np.expm1(epsilon) + q
     outcome = 0.5 + sigma**2 * np.log(np.maximum(inside, 1e-300) / q)
@@ -65,11 +67,11 @@ def one_step_delta(part: SampledGaussian, epsilon: np.ndarray) -> np.ndarray:
 
 
 def integrated_epsilon(part: SampledGaussian, delta: float) -> float:
-    """ε by integrating over the outcomes of all steps but the last, on a dense grid."""
+    """Returns ε by integrating over the outcomes of all steps but the last, on a dense grid."""
     q, sigma, steps = part
     outcome = np.linspace(-8 * sigma, 1 + 8 * sigma, 2001 if steps < 3 else 401)
     density = (1 - q) * stats.norm.pdf(outcome, 0, sigma) + q * stats.norm.pdf(outcome, 1, sigma)
-    # The trapezoidal rule is as good as exact for these integrands: their few kinks are where δ is flat.
+    # The trapezoidal rule is practically exact for these integrands: their few kinks are where δ is flat.
     weights, losses = density * (outcome[1] - outcome[0]), loss(part, outcome)
     total_weights, total_losses = np.ones(1), np.zeros(1)
     for _ in range(steps - 1):
@@ -93,7 +95,7 @@ def integrated_epsilon(part: SampledGaussian, delta: float) -> float:
     ],
 )
 def test_long_runs_are_close_to_the_upper_bound(batch_size: int, steps: int, sigma: float, finest: float) -> None:
-    """``finest`` is the PLD's ε at interval 2·10⁻⁶, for which it takes a minute."""
+    """``finest`` is the PLD's ε at interval 2·10⁻⁶, which takes a minute to compute."""
     lower = epsilon_lower([SampledGaussian(batch_size / CRITEO, sigma, steps)], 1 / CRITEO)
     assert lower is not None
     assert 0.99 * finest <= lower <= finest
@@ -146,7 +148,7 @@ def test_a_few_steps_match_plain_integration(part: SampledGaussian, delta: float
 @pytest.mark.parametrize("steps", [1, 16, 1_000_000])
 @pytest.mark.parametrize("delta", [1e-10, 1e-5, 1e-3])
 def test_unsampled_gaussians_match_the_closed_form(sigma: float, steps: int, delta: float) -> None:
-    """T releases at σ are one release at σ/√T, and almost surely sampled is nearly that."""
+    """T releases at σ are one release at σ/√T, and releases with q near 1 are nearly that."""
     exact = gaussian_epsilon(sigma / math.sqrt(steps), delta)
     assert epsilon_lower([SampledGaussian(1.0, sigma, steps)], delta) == pytest.approx(exact, rel=1e-8)
     nearly = epsilon_lower([SampledGaussian(1 - 1e-12, sigma, steps)], delta)
@@ -159,7 +161,7 @@ def test_different_parts_compose() -> None:
     lower = epsilon_lower(parts, 1e-6)
     assert lower is not None
     assert 0.99 * pld_epsilon(parts, 1e-6, 1e-3) <= lower <= pld_epsilon(parts, 1e-6, 1e-4)
-    # The order and how the steps are divided do not matter.
+    # Neither the order nor the grouping of the steps matters.
     divided = [parts[2], *[SampledGaussian(0.01, 1.0, 100)] * 3, parts[1], SampledGaussian(0.5, 1.0, 0)]
     assert epsilon_lower(divided, 1e-6) == pytest.approx(lower, rel=1e-3)
     unsampled = [SampledGaussian(1.0, 1.0, 3), SampledGaussian(1.0, 0.5, 1)]
@@ -167,9 +169,9 @@ def test_different_parts_compose() -> None:
 
 
 def test_rounding_does_not_hide_a_small_delta() -> None:
-    """0.5625 is ε by convolving directly, which loses no digits.
+    """Direct convolution, which loses no digits, gives ε = 0.5625.
 
-    dp_accounting convolves by FFT and, with what that rounds, answers between 0.549 and 0.573.
+    dp_accounting convolves by FFT, and its rounding puts ε between 0.549 and 0.573.
     """
     lower = epsilon_lower([SampledGaussian(1e-6, 0.5, 100_000)], 1e-10)
     assert lower is not None
@@ -183,7 +185,7 @@ def test_extremes_have_a_bound(q: float, steps: int, sigma: float, delta: float)
     parts = [SampledGaussian(q, sigma, steps)]
     lower = epsilon_lower(parts, delta)
     assert lower is not None
-    # ε is 0 where δ is above the total variation distance, for which q·steps is a bound and this another.
+    # ε is 0 if δ is above the total variation distance. Both q·steps and this bound that distance.
     positive = 0.2 * min(q * steps, q * math.sqrt(steps)) * min(1, 1 / sigma) > delta
     assert lower > 0 if positive else lower >= 0
     assert lower <= rdp_epsilon(parts, delta)
@@ -198,7 +200,7 @@ def test_what_cannot_be_certified_is_none_or_little() -> None:
 def test_no_privacy_is_lost_where_nothing_is_released() -> None:
     assert epsilon_lower([], 1e-6) == 0
     assert epsilon_lower([SampledGaussian(0.0, 1.0, 10), SampledGaussian(0.5, 1.0, 0)], 1e-6) == 0
-    # Nor, at this δ, where the neighbours are closer than δ.
+    # Nor if the neighbours are closer than δ in total variation.
     assert epsilon_lower([SampledGaussian(1e-6, 1.0, 10)], 1e-5) == 0
 
 
@@ -213,7 +215,7 @@ def test_shuffling_hardly_amplifies() -> None:
 @pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-3])
 def test_shuffled_is_below_one_release_without_sampling(sigma: float, delta: float) -> None:
     exact = gaussian_epsilon(sigma, delta)
-    # One batch is one release, and thresholds are the best tests of it.
+    # One batch is one release, and threshold tests are optimal for it.
     assert shuffled_epsilon_lower(steps=1, noise_multiplier=sigma, delta=delta) == pytest.approx(exact, rel=1e-6)
     bounds = [
         shuffled_epsilon_lower(steps=steps, noise_multiplier=sigma, delta=delta) for steps in (1, 10, 1000, 10**6)
@@ -222,7 +224,7 @@ def test_shuffled_is_below_one_release_without_sampling(sigma: float, delta: flo
 
 
 def test_shuffled_agrees_with_draws() -> None:
-    """Among batches drawn as described, the largest tells the neighbours apart as the bound says."""
+    """In a simulation, the largest batch sum distinguishes the neighbours exactly as well as the bound says."""
     steps, sigma, delta, draws = 4, 0.7, 0.02, 400_000
     lower = shuffled_epsilon_lower(steps=steps, noise_multiplier=sigma, delta=delta)
     rng = np.random.default_rng(0)

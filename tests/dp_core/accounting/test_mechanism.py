@@ -1,4 +1,4 @@
-"""The record of a run is worth what was run, alone and together with others on the same examples."""
+"""ε of mechanism records, alone and composed with others on the same examples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import dp_accounting
 import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
-from dp_core.accounting import epsilon_bound
-from dp_core.events import poisson_event
-from dp_core.mechanism import MechanismRecord, VocabularyRelease, compose, proven_sensitivity
-from tests.records import record
+from dp_core.accounting.epsilon import epsilon_bound
+from dp_core.accounting.events import poisson_event
+from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease, compose, proven_sensitivity
+from tests.support.records import record
 
 DELTA = 1e-5
 
@@ -25,7 +25,7 @@ def epsilon(*records: MechanismRecord, delta: float = DELTA, group_size: int = 1
 
 @pytest.mark.parametrize("vocabulary", [None, VocabularyRelease(noise_multiplier=5.0, delta=1e-6, draw="a")])
 def test_a_record_survives_json(vocabulary: VocabularyRelease | None) -> None:
-    """Through text and back, where a vocabulary's release becomes a list."""
+    """A round-trip through JSON text, in which the vocabulary's release becomes a list."""
     before = record(
         vocabulary=vocabulary, clipping="adaptive", count_noise_multiplier=4.0, microbatch_size=4, sensitivity=2.0
     )
@@ -40,7 +40,7 @@ def test_epsilon_of_a_record_follows_what_ran() -> None:
     assert epsilon(record(steps=1000)) > 1.2 * before
     assert epsilon(record(noise_multiplier=0.5)) > 2 * before
     assert epsilon(record(expected_batch_size=2000, max_batch_size=2600)) > 1.5 * before
-    # The clip norm scales signal and noise alike.
+    # The clip norm scales signal and noise equally.
     assert epsilon(record(l2_clip_norm=20.0)) == before
     assert record().epsilon_bound(DELTA).epsilon == before
 
@@ -56,7 +56,7 @@ def test_without_noise_epsilon_is_infinite_and_nothing_is_known_from_below() -> 
     silent = record(noise_multiplier=0.0)
     assert silent.epsilon_bound(DELTA).epsilon == math.inf
     assert silent.epsilon_lower(DELTA) is None
-    # An adaptive clip norm that was released without noise is no better.
+    # Neither does an adaptive clip norm with a count that was released without noise.
     assert epsilon(record(clipping="adaptive", count_noise_multiplier=None)) == math.inf
     assert epsilon(record(clipping="adaptive", count_noise_multiplier=0.0)) == math.inf
 
@@ -82,7 +82,7 @@ def test_a_sampler_without_accounting_is_refused() -> None:
 
 
 def test_a_group_of_examples_moves_a_sum_by_two_clip_norms() -> None:
-    """The groups' mean before and after may be opposite: noise for one norm is worth half."""
+    """A group's clipped mean can flip its sign, so noise scaled to one clip norm counts half."""
     assert (proven_sensitivity(1), proven_sensitivity(2), proven_sensitivity(64)) == (1.0, 2.0, 2.0)
     assert record(microbatch_size=4, sensitivity=1.0).effective_noise_multiplier == 0.5
     assert record(microbatch_size=4, sensitivity=2.0).effective_noise_multiplier == 1.0
@@ -91,7 +91,7 @@ def test_a_group_of_examples_moves_a_sum_by_two_clip_norms() -> None:
 
 
 def test_a_claim_is_what_the_noise_was_scaled_to() -> None:
-    """The paper's: the noise of a group's mean is scaled to one clip norm, and ε is stated as if that were enough."""
+    """The paper scales the noise of microbatches to one clip norm and states ε as if that were the sensitivity."""
     assert record().as_claimed() is None
     assert record(microbatch_size=4, sensitivity=2.0).as_claimed() is None
     papers = record(microbatch_size=4, sensitivity=1.0)
@@ -105,7 +105,7 @@ def test_an_adaptive_clip_norm_is_one_release_more_at_each_step() -> None:
     adaptive = record(clipping="adaptive", noise_multiplier=1.25, count_noise_multiplier=5 / 3)
     assert adaptive.effective_noise_multiplier == pytest.approx(1.0)
     assert epsilon(adaptive) == pytest.approx(epsilon(record()), rel=1e-6)
-    # In groups only the gradient moves twice as far.
+    # In groups, only the gradient moves twice as far.
     grouped = record(clipping="adaptive", noise_multiplier=2.5, count_noise_multiplier=5 / 3, microbatch_size=4)
     assert grouped.effective_noise_multiplier == pytest.approx(1.0)
 
@@ -118,7 +118,7 @@ def test_two_runs_cost_what_one_of_twice_the_steps_does() -> None:
 
 
 def test_runs_cost_more_together_than_alone_and_less_than_their_sum() -> None:
-    """The sum holds for the sum of both δ; half of it for each is asked here."""
+    """ε adds up if δ does: each part is asked at half of δ here."""
     first, second = record(), record(noise_multiplier=2.0, steps=800)
     both = epsilon(first, second)
     assert max(epsilon(first), epsilon(second)) < both
@@ -143,12 +143,12 @@ def test_a_vocabulary_is_one_more_release_with_a_delta_of_its_own() -> None:
     expected = epsilon_bound(event, DELTA - ran.truncation_delta() - 2e-6).epsilon
     assert epsilon(ran) == pytest.approx(expected, rel=1e-9)
     assert epsilon(ran) > epsilon(record())
-    # The same release with less δ for itself leaves more to the rest.
+    # The same release with a smaller δ of its own leaves more for the rest.
     assert epsilon(record(vocabulary=vocabulary._replace(delta=1e-6))) < epsilon(ran)
 
 
 def test_a_shared_vocabulary_counts_once_and_two_count_twice() -> None:
-    # Drawn anew from the same logs, a vocabulary has the same numbers and is another release.
+    # A vocabulary drawn again from the same logs has the same numbers but is another release.
     one, other = (VocabularyRelease(5.0, 1e-6, draw) for draw in ("first", "second"))
     shared = compose([record(vocabulary=one), record(vocabulary=one)])
     two = compose([record(vocabulary=one), record(vocabulary=other)])
@@ -168,12 +168,12 @@ def test_a_shared_vocabulary_counts_once_and_two_count_twice() -> None:
 
 def test_spending_all_of_delta_is_an_error() -> None:
     for spent in (DELTA, 2 * DELTA):
-        with pytest.raises(ValueError, match="the vocabulary's share too large"):
+        with pytest.raises(ValueError, match="the vocabulary's share of δ is too large"):
             epsilon(record(vocabulary=VocabularyRelease(5.0, spent, "a")))
-    # Each fits, both do not.
+    # Each fits into δ alone, but not both together.
     halves = [record(vocabulary=VocabularyRelease(sigma, 0.5 * DELTA, "a")) for sigma in (5.0, 6.0)]
     assert all(epsilon(half) < math.inf for half in halves)
-    with pytest.raises(ValueError, match="the vocabulary's share too large"):
+    with pytest.raises(ValueError, match="the vocabulary's share of δ is too large"):
         epsilon(*halves)
 
 
@@ -186,7 +186,7 @@ def test_groups_of_examples_have_no_guarantee_with_a_private_vocabulary() -> Non
 
 
 def test_a_group_of_examples_costs_more() -> None:
-    """And needs more room in a batch."""
+    """A group also needs more slots in a batch."""
     ran = record(noise_multiplier=4.0)
     values = [epsilon(ran, group_size=group_size) for group_size in (1, 2, 5)]
     assert values[0] < values[1] < values[2]
@@ -212,7 +212,7 @@ def test_runs_with_different_samplers_share_the_neighbours_of_all() -> None:
 
 
 def test_shuffled_batches_cost_a_plain_release_an_epoch() -> None:
-    """500 steps of 1,000 of 100,000 are five epochs: five Gaussians, which are one at σ/√5."""
+    """500 steps of 1,000 out of 100,000 are five epochs: five Gaussian releases, or one at σ/√5."""
     ran = record(sampler="shuffle", max_batch_size=1000)
     plain = epsilon_bound(dp_accounting.GaussianDpEvent(1 / math.sqrt(5)), DELTA).epsilon
     assert ran.truncation_delta() == 0
@@ -233,7 +233,7 @@ def test_what_poisson_samples_cost_is_known_within_two_percent(ran: MechanismRec
     lower, upper = ran.epsilon_lower(1e-4), ran.epsilon_bound(1e-4).epsilon
     assert lower is not None
     assert lower <= upper
-    # Where cutting takes a good part of δ, the two are for different δ.
+    # If truncation uses up much of δ, the two bounds are for different δ.
     if ran.truncation_delta() < 1e-3 * 1e-4:
         assert lower >= 0.98 * upper
 
@@ -241,8 +241,8 @@ def test_what_poisson_samples_cost_is_known_within_two_percent(ran: MechanismRec
 def test_the_lower_bound_of_groups_does_not_count_on_company() -> None:
     """An example that is alone in its group moves the sum by one clip norm, not by two.
 
-    In groups of two on average that is one time in seven. Who else is in the group is drawn anew at
-    each step and does not depend on the example, so a step is a mixture of Gaussians."""
+    In groups of two on average, that happens one time in seven. The rest of the group is drawn independently at each
+    step and does not depend on the example, so a step is a mixture of Gaussians."""
     ran = record(microbatch_size=2, sensitivity=1.0, noise_multiplier=2.0)
     q, groups = 0.01, 500
     alone = (1 - q / groups) ** (ran.examples - 1)

@@ -1,4 +1,4 @@
-"""Composition of privacy loss distributions, against composing by hand and against counting outcomes."""
+"""Composition of privacy loss distributions, against composing by hand and enumerating outcomes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import optimize
 
-from dp_core.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.privacy_loss import ROUNDING_PER_RELEASE, epsilon_at, is_without_noise, privacy_loss, releases
-from dp_core.random_allocation import random_allocation_pld
+from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
+from dp_core.accounting.privacy_loss import ROUNDING_PER_RELEASE, epsilon_at, is_without_noise, privacy_loss, releases
+from dp_core.accounting.random_allocation import random_allocation_pld
 
-# With half the answers drawn at random from two, an answer is three times as likely from one input as from the other.
+# If half the answers are uniform over two values, an answer is three times as likely for one input as for the other.
 COIN = dp_event.RandomizedResponseDpEvent(noise_parameter=0.5, num_buckets=2)
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 
 
 def coins_epsilon(count: int, delta: float) -> float:
-    """ε of so many independent answers, by counting: j right ones have a loss of (2j − count)·log 3."""
+    """Returns ε of ``count`` independent answers by enumeration: j truthful ones have a loss of (2j − count)·log 3."""
 
     def excess(epsilon: float) -> float:
         return -delta + sum(
@@ -35,7 +35,7 @@ def coins_epsilon(count: int, delta: float) -> float:
 @pytest.mark.parametrize("count", [1, 2, 10, 100])
 @pytest.mark.parametrize("delta", [1e-3, 1e-8])
 def test_repeated_randomised_responses_cost_what_counting_says(count: int, delta: float) -> None:
-    """From above, and by no more than what rounding each loss up to the grid adds."""
+    """An upper bound, and above the exact ε by at most the rounding of each loss to the grid."""
     interval = 1e-4
     event = dp_accounting.SelfComposedDpEvent(COIN, count)
     found = privacy_loss(event, interval, REPLACE_ONE).get_epsilon_for_delta(delta)
@@ -53,13 +53,13 @@ def test_repeating_an_event_is_composing_it_one_by_one() -> None:
 
 
 def test_dp_accounting_still_forgets_how_often_a_randomised_response_was_repeated() -> None:
-    """The reason why its accountant is not used. Ten answers cost 10.99, and it says 1.10."""
+    """Why dp_accounting's own accountant is not used: ten answers cost 10.99, and it says 1.10."""
     event = dp_accounting.SelfComposedDpEvent(COIN, 10)
     assert privacy_loss(event, 1e-4, REPLACE_ONE).get_epsilon_for_delta(1e-6) == pytest.approx(10.99, abs=0.005)
     said = PLDAccountant(neighboring_relation=REPLACE_ONE).compose(event).get_epsilon(1e-6)
     assert said == pytest.approx(1.10, abs=0.005), (
         f"dp_accounting's PLDAccountant says {said:.2f} for ten randomised responses: it counts them now. "
-        "Delete this test, and the sentence on it in the docstring of dp_core/privacy_loss.py."
+        "Delete this test, and the sentence on it in the docstring of dp_core/accounting/privacy_loss.py."
     )
 
 
@@ -78,7 +78,7 @@ def test_mixed_events_compose_as_by_dp_accounting() -> None:
 
 
 def test_equal_parts_are_merged() -> None:
-    """Wherever they stand: Gaussians to one release, which is exact, and sampled ones to one power."""
+    """In any order: Gaussians become one release, which is exact, and sampled ones one self-composition."""
     sampled = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
     plain = dp_accounting.GaussianDpEvent(2.0)
     scattered = dp_accounting.ComposedDpEvent(

@@ -10,20 +10,20 @@ import pytest
 from dp_accounting import pld
 from scipy import optimize, stats
 
-from dp_core import random_allocation
-from dp_core.random_allocation import random_allocation_pld
+from dp_core.accounting import random_allocation
+from dp_core.accounting.random_allocation import random_allocation_pld
 
 PLD = pld.privacy_loss_distribution.PrivacyLossDistribution
 
 
 def deltas(epoch: PLD, epsilon: float) -> tuple[float, float]:
-    """δ(ε) to remove and to add an example."""
+    """Returns δ(ε) for removing and for adding an example."""
     remove, add = epoch._pmf_remove, epoch._pmf_add
     return float(remove.get_delta_for_epsilon(epsilon)), float(add.get_delta_for_epsilon(epsilon))
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The exact ε of one Gaussian release (Balle and Wang 2018), by root finding."""
+    """Returns the exact ε of one Gaussian release (Balle and Wang 2018), by root finding."""
 
     def excess(epsilon: float) -> float:
         upper = stats.norm.cdf(1 / (2 * sigma) - epsilon * sigma)
@@ -41,11 +41,11 @@ def test_one_bin_is_the_gaussian(sigma: float, delta: float) -> None:
 
 
 def expected_excess(level: np.ndarray, terms: int, sigma: float, *, below: bool) -> np.ndarray:
-    """E[(S − level)₊] or, if ``below``, E[(level − S)₊], for a sum S of lognormal terms Y of mean 1.
+    """Returns E[(S − level)₊] or, if ``below``, E[(level − S)₊], for a sum S of lognormal terms Y of mean 1.
 
-    In closed form for one term (Black and Scholes). For more, one term is integrated out. Where it is
-    above the level by itself the excess is linear; below that the integrand is smooth but steep at
-    the end, which the tanh-sinh rule is made for.
+    One term has a closed form (Black and Scholes). With more terms, one of them is integrated out. Where it exceeds
+    the level by itself, the excess is linear. Below that the integrand is smooth but steep at the end, which the
+    tanh-sinh rule handles well.
     """
     positive = level > 0
     level_ = np.where(positive, level, 1.0)
@@ -71,7 +71,7 @@ def expected_excess(level: np.ndarray, terms: int, sigma: float, *, below: bool)
 
 
 def exact_deltas(bins: int, sigma: float, epsilon: float) -> tuple[float, float]:
-    """Both δ(ε), by numerical integration: E_Q[(L − e^ε)₊] and E_Q[(1 − e^ε L)₊]."""
+    """Returns both δ(ε) by numerical integration: E_Q[(L − e^ε)₊] and E_Q[(1 − e^ε L)₊]."""
     remove = expected_excess(np.array(bins * math.exp(epsilon)), bins, sigma, below=False) / bins
     add = expected_excess(np.array(bins * math.exp(-epsilon)), bins, sigma, below=True) / bins
     return float(remove), math.exp(epsilon) * float(add)
@@ -109,12 +109,12 @@ def test_many_bins_match_simulation(bins: int, sigma: float, interval: float) ->
     for _ in range(60):
         normal = rng.standard_normal((size, bins))
         under_q.append(np.exp(normal / sigma - 1 / (2 * sigma**2)).mean(axis=1))
-        # P is symmetric in the bins: the example may as well be in the first.
+        # P is symmetric in the bins, so the example can be put into the first one.
         first = np.exp(normal[:, 0] / sigma - 1 / (2 * sigma**2))
         under_p.append(under_q[-1] + first * np.expm1(sigma**-2) / bins)
     ratio_q, ratio_p = np.concatenate(under_q), np.concatenate(under_p)
     for delta in (1e-2, 1e-3):
-        # Each direction at an ε of its own at which δ is about this.
+        # Each direction gets its own ε, at which δ is about this.
         epsilon = epoch._pmf_remove.get_epsilon_for_delta(delta)
         check_mean(np.maximum(1 - math.exp(epsilon) / ratio_p, 0), deltas(epoch, epsilon)[0])
         epsilon = epoch._pmf_add.get_epsilon_for_delta(delta)
@@ -129,13 +129,13 @@ def check_mean(samples: np.ndarray, bound: float) -> None:
 
 @pytest.mark.parametrize(("bins", "sigma"), [(7, 2.0), (560, 0.8), (1000, 1.0), (20_000, 1.0)])
 def test_refinement_only_tightens(bins: int, sigma: float) -> None:
-    """On nested grids the coarser law is a spread of the finer one."""
+    """On nested grids, the coarser distribution is a spread of the finer one."""
     plds = [random_allocation_pld(bins=bins, noise_multiplier=sigma, interval=h) for h in (1.6e-2, 4e-3, 1e-3, 5e-4)]
     found = [epoch.get_epsilon_for_delta(1e-6) for epoch in plds]
     for coarser, finer in itertools.pairwise(found):
         assert finer <= coarser * (1 + 1e-9)
     assert found[-1] < found[0]
-    # Of second order: most of the error is gone with the first refinement.
+    # The error is of second order: most of it is gone after the first refinement.
     assert found[1] - found[-1] < 0.25 * (found[0] - found[-1])
     for coarse_pld, fine_pld in itertools.pairwise(plds):
         for epsilon in np.array([0.0, 0.5, 1.0, 1.5]) * found[-1]:
@@ -144,7 +144,7 @@ def test_refinement_only_tightens(bins: int, sigma: float) -> None:
 
 
 def test_more_bins_and_more_noise_cost_less() -> None:
-    """A mean of more independent terms is less in the convex order, and noise can be added afterwards."""
+    """The mean of more independent terms is smaller in the convex order, and more noise is post-processing."""
 
     def epsilon(bins: int, sigma: float) -> float:
         return random_allocation_pld(bins=bins, noise_multiplier=sigma, interval=2e-3).get_epsilon_for_delta(1e-6)
@@ -171,7 +171,7 @@ def test_epochs_compose(bins: int) -> None:
 
 @pytest.mark.parametrize(("bins", "sigma"), [(1, 0.3), (3, 100.0), (560, 0.8), (99_999, 5.0), (100_000, 0.3)])
 def test_probability_and_mean_are_kept(bins: int, sigma: float) -> None:
-    """Under Q probability adds up to 1, and so does the mean of L, which is probability under P."""
+    """Probabilities under Q add up to 1, and so does the mean of L, which is the total probability under P."""
     epoch = random_allocation_pld(bins=bins, noise_multiplier=sigma, interval=5e-3)
     for pmf in (epoch._pmf_remove, epoch._pmf_add):
         assert np.all(pmf._probs >= 0)
@@ -213,7 +213,7 @@ def test_sums_are_split_as_they_should_be(sigma: float, step: float) -> None:
     ],
 )
 def test_beside_poisson_sampling(bins: int, sigma: float, delta: float, allocation: float, poisson: float) -> None:
-    """Records how one epoch compares with as many Poisson samples at q = 1/k. That it is less is no theorem."""
+    """Records how one epoch compares with k Poisson samples at q = 1/k. That it costs less is not a theorem."""
     epoch = random_allocation_pld(bins=bins, noise_multiplier=sigma, interval=1e-3)
     assert epoch.get_epsilon_for_delta(delta) == pytest.approx(allocation, rel=2e-3)
     step = pld.privacy_loss_distribution.from_gaussian_mechanism(
@@ -223,7 +223,7 @@ def test_beside_poisson_sampling(bins: int, sigma: float, delta: float, allocati
 
 
 def test_a_fine_interval_costs_little_and_a_coarse_one_is_true() -> None:
-    """The loss is known to 1 % long before the interval is; an interval that is too coarse only loosens."""
+    """ε is accurate to 1 % at coarse intervals already, and too coarse an interval only loosens the bound."""
     fine = random_allocation_pld(bins=560, noise_multiplier=0.8, interval=1e-5).get_epsilon_for_delta(1e-6)
     medium = random_allocation_pld(bins=560, noise_multiplier=0.8, interval=1e-2).get_epsilon_for_delta(1e-6)
     coarse = random_allocation_pld(bins=560, noise_multiplier=0.8, interval=1.0).get_epsilon_for_delta(1e-6)

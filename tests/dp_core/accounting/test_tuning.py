@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation, dp_event, rdp
 
-from dp_core.accounting import rdp_bound
-from dp_core.mechanism import MechanismRecord, VocabularyRelease
-from dp_core.tuning import repeat_and_select_epsilon
-from tests.records import record
+from dp_core.accounting.epsilon import rdp_bound
+from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
+from dp_core.accounting.tuning import repeat_and_select_epsilon
+from tests.support.records import record
 
 DELTA = 1e-5
 
@@ -23,9 +23,9 @@ def single_epsilon(ran: MechanismRecord) -> float:
 def by_hand(sigma: float, mean: float, delta: float) -> float:
     """Theorem 2 of Papernot and Steinke (2022) for a geometric number of plain Gaussian releases.
 
-    With ε(λ) = λ/(2σ²) for the RDP of one, that of the best of them at order λ is, for any other order
-    λ̂, at most ε(λ) + 2(1 − 1/λ̂)·ε(λ̂) + 2·log(mean)/λ̂ + log(mean)/(λ − 1). (One over the mean is the
-    geometric distribution's parameter.) Both orders are tried on a mesh.
+    One release has RDP ε(λ) = λ/(2σ²). The best of them has, at order λ and for any other order λ̂, at most
+    ε(λ) + 2(1 − 1/λ̂)·ε(λ̂) + 2·log(mean)/λ̂ + log(mean)/(λ − 1). (The geometric distribution's parameter is 1/mean.)
+    Both orders are searched on a mesh.
     """
     other = 1 + np.geomspace(1e-3, 1e4, 4000)
     extra = np.min(2 * (1 - 1 / other) * other / (2 * sigma**2) + 2 * math.log(mean) / other)
@@ -38,7 +38,7 @@ def by_hand(sigma: float, mean: float, delta: float) -> float:
 @pytest.mark.parametrize("sigma", [1.0, 5.0])
 @pytest.mark.parametrize("mean_trials", [1.5, 4.0, 64.0])
 def test_it_is_the_theorem_worked_out_by_hand(sigma: float, mean_trials: float) -> None:
-    """An epoch of shuffled batches is one plain release. dp_accounting tries fewer orders, so it is a little above."""
+    """An epoch of shuffled batches is one plain release. dp_accounting tries fewer orders, so it is slightly larger."""
     ran = record(sampler="shuffle", max_batch_size=1000, steps=100, noise_multiplier=sigma)
     expected = by_hand(sigma, mean_trials, DELTA)
     found = repeat_and_select_epsilon(ran, DELTA, mean_trials=mean_trials)
@@ -61,7 +61,7 @@ def test_choosing_costs_more_the_more_there_is_to_choose_from() -> None:
 
 
 def test_choosing_among_many_costs_less_than_releasing_them_all() -> None:
-    """And among few it does not: the theorem's price is about that of three trials."""
+    """Among few trials it does not: the theorem costs about as much as three trials."""
     for trials, is_less in ((2, False), (100, True), (1000, True)):
         together = single_epsilon(record(steps=500 * trials))
         assert (repeat_and_select_epsilon(record(), DELTA, mean_trials=trials) < together) == is_less
@@ -74,12 +74,12 @@ def test_batches_are_cut_in_every_trial() -> None:
     assert 0 < cut < DELTA / 10
     few = repeat_and_select_epsilon(tight, DELTA, mean_trials=10)
     assert few > repeat_and_select_epsilon(record(), DELTA, mean_trials=10)
-    with pytest.raises(ValueError, match="cutting large batches takes all of δ"):
+    with pytest.raises(ValueError, match="truncating large batches uses up all of δ"):
         repeat_and_select_epsilon(tight, DELTA, mean_trials=1.01 * DELTA / cut)
 
 
 def test_a_private_vocabulary_is_paid_for_too() -> None:
-    """All trials share it: it is released once, beside the best of them, and takes its own share of δ."""
+    """All trials share it: it is released once, in addition to the best trial, and uses its own share of δ."""
     vocabulary = VocabularyRelease(noise_multiplier=2.0, delta=1e-6, draw="a")
     ran = record(vocabulary=vocabulary)
     found = repeat_and_select_epsilon(ran, DELTA, mean_trials=10)
@@ -99,7 +99,7 @@ def test_a_choice_needs_more_than_one_trial(mean_trials: float) -> None:
 
 
 def test_where_there_is_no_theorem_epsilon_is_infinite() -> None:
-    """RDP knows nothing of balls in bins, and without noise there is nothing to know."""
+    """RDP has no bound for balls in bins, and none for a mechanism without noise."""
     ran = record(sampler="balls_in_bins")
     assert ran.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
     assert repeat_and_select_epsilon(ran, DELTA, mean_trials=10) == math.inf

@@ -1,4 +1,4 @@
-"""A lower bound from guesses: true as often as it says, and large where the guesses are good."""
+"""The lower bound from guesses holds at the stated confidence, and is large if the guesses are good."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_core.one_run_audit import WAYS_TO_GUESS, audit_scores, probability_bound
+from dp_core.audit.one_run import WAYS_TO_GUESS, audit_scores, probability_bound
 
 CONFIDENCE = 0.95
 
@@ -19,16 +19,16 @@ def coins(rng: np.random.Generator, canaries: int) -> np.ndarray:
 
 
 def randomised_response(rng: np.random.Generator, included: np.ndarray, epsilon: float) -> np.ndarray:
-    """Scores of a mechanism whose ε is exactly this: each coin is told, rightly with probability e^ε/(1 + e^ε).
+    """Returns scores of a mechanism with exactly this ε: coins are reported, correctly with probability e^ε/(1 + e^ε).
 
-    What is added to tell equal scores apart has nothing to do with the coins."""
+    Ties are broken by noise that is independent of the coins."""
     right = rng.random(len(included)) < 1 / (1 + math.exp(-epsilon))
     return (included == right) + 0.5 * rng.random(len(included))
 
 
 @pytest.mark.parametrize(("guesses", "epsilon"), [(1, 0.0), (6, 0.5), (10, 2.0)])
 def test_without_delta_the_probability_is_that_of_coins(guesses: int, epsilon: float) -> None:
-    """Every outcome of the guesses is listed."""
+    """By enumerating every outcome of the guesses."""
     right = math.exp(epsilon) / (1 + math.exp(epsilon))
     for correct in range(guesses + 1):
         listed = sum(
@@ -43,9 +43,9 @@ def test_without_delta_the_probability_is_that_of_coins(guesses: int, epsilon: f
 @pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
 def test_a_delta_that_gives_coins_away_stays_within_the_probability(epsilon: float, delta: float) -> None:
-    """Each coin is given away with probability δ and told by a randomised response otherwise: (ε, δ)-private.
+    """Each coin is revealed with probability δ and reported by randomised response otherwise, which is (ε, δ)-DP.
 
-    The number of right guesses is binomial, so that its tail is known exactly."""
+    The number of correct guesses is binomial, so its tail is known exactly."""
     right = delta + (1 - delta) / (1 + math.exp(-epsilon))
     for canaries, guesses in ((20, 20), (100, 10), (1000, 300)):
         for correct in range(guesses + 1):
@@ -55,7 +55,7 @@ def test_a_delta_that_gives_coins_away_stays_within_the_probability(epsilon: flo
 
 
 def slow_probability_bound(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Theorem 5.2 of Steinke, Nasr and Jagielski (2023), as it is written there."""
+    """Theorem 5.2 of Steinke, Nasr and Jagielski (2023), written as in the paper."""
 
     def f(at_least: int) -> float:
         right = 1 / (1 + math.exp(-epsilon))
@@ -103,7 +103,7 @@ def test_the_probability_rises_with_epsilon_and_delta_and_falls_with_what_was_ri
 @pytest.mark.parametrize("canaries", [100, 1000])
 @pytest.mark.parametrize("attacks", [1, 3])
 def test_guesses_that_are_all_right_give_the_bound_by_hand(canaries: int, attacks: int) -> None:
-    """All guesses are right with probability pⁿ at most, p = e^ε/(1 + e^ε). The most that are made tell the most."""
+    """All n guesses are correct with probability at most pⁿ, p = e^ε/(1 + e^ε), so the most guesses show the most."""
     included = np.arange(canaries) % 2 == 0
     found = audit_scores([included.astype(float)] * attacks, included, delta=0.0, confidence=CONFIDENCE)
     allowed = (1 - CONFIDENCE) / (len(WAYS_TO_GUESS) * attacks)
@@ -141,7 +141,7 @@ def test_only_the_order_of_the_scores_matters() -> None:
     assert found == audit_scores([np.exp(scores) - 7], included, delta=1e-6, confidence=CONFIDENCE)
     shuffled = rng.permutation(500)
     assert found == audit_scores([scores[shuffled]], included[shuffled], delta=1e-6, confidence=CONFIDENCE)
-    # The other way round they tell the opposite, and nothing is shown by being wrong.
+    # Reversed scores are wrong, and wrong guesses show nothing.
     assert audit_scores([-scores], included, delta=1e-6, confidence=CONFIDENCE).epsilon_lower == 0
 
 
@@ -156,9 +156,9 @@ def test_a_useless_attack_beside_a_good_one_costs_little() -> None:
 
 @pytest.mark.parametrize("canaries", [20, 200])
 def test_scores_that_know_nothing_show_nothing(canaries: int) -> None:
-    """Two attacks at once, 1,000 times: at most 5 % false alarms are allowed, and the ways to guess share them.
+    """Two attacks at once, 1,000 times: at most 5 % false alarms are allowed, shared by the ways to guess.
 
-    50 are expected at the very most; more than 75 have a probability of 2·10⁻⁴ then. The seeds are fixed."""
+    At most 50 are expected, and more than 75 have a probability of 2·10⁻⁴. The seeds are fixed."""
     alarms = 0
     for seed in range(1000):
         rng = np.random.default_rng(seed)
@@ -169,8 +169,8 @@ def test_scores_that_know_nothing_show_nothing(canaries: int) -> None:
 
 @pytest.mark.parametrize(("canaries", "epsilon"), [(50, 1.0), (300, 0.3), (100, 3.0)])
 def test_the_bound_is_above_the_truth_no_more_often_than_it_says(canaries: int, epsilon: float) -> None:
-    """600 runs of a mechanism of known ε: at most 5 % may be above it, which is 30; more than 49 have a
-    probability of 4·10⁻⁴ then. The seeds are fixed."""
+    """600 runs of a mechanism with known ε: at most 5 % of the bounds, 30 on average, may exceed it. More than 49 have
+    a probability of 4·10⁻⁴. The seeds are fixed."""
     above = 0
     for seed in range(600):
         rng = np.random.default_rng(seed)
@@ -192,7 +192,7 @@ def test_many_canaries_find_most_of_epsilon(epsilon: float) -> None:
 
 
 def test_few_who_give_themselves_away_are_found() -> None:
-    """With few epochs most canaries that are in were never sampled: only the highest scores tell."""
+    """With few epochs, most included canaries were never sampled, so only the highest scores are informative."""
     rng = np.random.default_rng(0)
     included = coins(rng, 2000)
     seen = included & (rng.random(2000) < 0.15)

@@ -1,21 +1,26 @@
-"""What is measured on the compiled step is what it does."""
+"""The probe passes correct steps and names what is wrong with incorrect ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dp_core.probe
-from dp_core.layers import initial_parameters
-from dp_core.models import CategoricalFeature, make_model
-from dp_core.physical_batches import PhysicalShape
-from dp_core.probe import Compiled, Probe, probe_step
-from dp_core.training import Hyperparameters, Method
+import dp_core.audit.probe
+from dp_core.audit.probe import Compiled, Probe, probe_step
+from dp_core.clipping.factors import CLIP_FACTORS
+from dp_core.clipping.layers import initial_parameters
+from dp_core.models.mlp import AdModel
+from dp_core.models.spec import CategoricalFeature
+from dp_core.training.method import Method
+from dp_core.training.physical_batches import PhysicalShape
+from dp_core.training.step import Hyperparameters, make_trainer
 
-MODEL = make_model("mlp", [CategoricalFeature(50, 4), CategoricalFeature(7, 2)], hidden_layers=(16,))
+MODEL = AdModel((CategoricalFeature(50, 4), CategoricalFeature(7, 2)), (16,))
 
 
 def examples(count: int = 6) -> tuple[np.ndarray, ...]:
@@ -55,16 +60,78 @@ def test_a_correct_step_is_found_correct(changes: dict[str, Any], deviation: flo
     probe = probed(**changes)
     assert probe.defects(deviation) == []
     assert probe.noise_deviation == pytest.approx(deviation, rel=0.05)
-    # With a clip norm of half the typical gradient's length about half or more of them are cut to it.
+    # At half the median gradient norm, at least half of the gradients are clipped.
     assert sum(norm == pytest.approx(1, abs=0.02) for norm in probe.at_half) >= 3
     assert probe.noise_draws >= 10_000
     assert Probe.from_json(probe.to_json()) == probe
 
 
+@pytest.mark.parametrize("key", range(8))
+def test_an_adaptive_clip_norm_does_not_drift_while_noise_is_measured(key: int) -> None:
+    """A small model takes many noisy steps. With an undivided count the clip norm walked over orders of magnitude."""
+    small = AdModel((CategoricalFeature(7, 1),), (2,))
+    method = Method(small, "pctr", "sgd", 0.9, private=True, clipping="adaptive")
+    integers, categoricals, labels = examples()
+    inputs = integers, categoricals[:, :1], labels
+    params = initial_parameters(small, np.random.default_rng(1), inputs[0][:1], inputs[1][:1])
+    hyper = Hyperparameters(0.1, 100, 512, l2_clip_norm=1.0, noise_multiplier=1.5, count_noise_multiplier=6.6)
+    probe = probe_step(Compiled(method, PhysicalShape(1, 8), 1), params, hyper, jax.random.key(key), inputs)
+    assert probe.noisy_steps == 64
+    assert probe.defects(1.5) == []
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Patches that reach the compiled trainers of one test only."""
+    make_trainer.cache_clear()
+    yield monkeypatch
+    make_trainer.cache_clear()
+
+
+def by_square(norms: jax.Array, l2_clip_norm: jax.Array) -> jax.Array:
+    return l2_clip_norm / jnp.maximum(norms**2, l2_clip_norm)
+
+
+WRONG_FACTORS: dict[str, Callable[[Any], Any]] = {
+    "longer": lambda right: lambda norms, clip_norm: 1.001 * right(norms, clip_norm),
+    "shorter": lambda right: lambda norms, clip_norm: 0.99 * right(norms, clip_norm),
+    "of the square": lambda right: by_square,
+}
+
+
+@pytest.mark.parametrize("name", CLIP_FACTORS)
+def test_every_clip_factor_is_covered(name: str, planted: pytest.MonkeyPatch) -> None:
+    """The right factor passes, and a step that was compiled with a wrong one is caught."""
+    changes = {"clipping": name, "count_noise_multiplier": 5.0, "shape": (1, 8), "steps": 1}
+    assert probed(**changes).defects(1.5) == []
+    registered = CLIP_FACTORS[name]
+    for how, wrong in WRONG_FACTORS.items():
+        planted.setitem(CLIP_FACTORS, name, registered._replace(traced=wrong(registered.traced)))
+        make_trainer.cache_clear()
+        assert any("oracle" in defect for defect in probed(**changes).defects(1.5)), how
+
+
+def leaky(norms: jax.Array, l2_clip_norm: jax.Array) -> jax.Array:
+    """Clips, but for gradients that are longer than any of the examples'."""
+    return jnp.where(norms > 1e4 * l2_clip_norm, 1.0, jnp.minimum(1.0, l2_clip_norm / jnp.maximum(norms, 1e-30)))
+
+
+def test_a_factor_that_lets_very_long_gradients_through_is_found(planted: pytest.MonkeyPatch) -> None:
+    """Whether or not its oracle agrees."""
+    planted.setitem(CLIP_FACTORS, "fixed", CLIP_FACTORS["fixed"]._replace(traced=leaky))
+    defects = "; ".join(probed().defects(1.5))
+    assert "the clip factor lets a gradient contribute" in defects
+    assert "the clip factor differs from its oracle" in defects
+    planted.setitem(CLIP_FACTORS, "fixed", CLIP_FACTORS["fixed"]._replace(oracle=lambda n, c: np.asarray(leaky(n, c))))
+    make_trainer.cache_clear()
+    [defect] = [defect for defect in probed().defects(1.5) if "clip factor" in defect]
+    assert "the clip factor lets a gradient contribute" in defect
+
+
 def test_other_noise_than_stated_is_found() -> None:
     probe = probed()
     for wrong in (0.75, 1.4, 1.6, 3.0, 0.0):
-        assert any("where" in defect and "is stated" in defect for defect in probe.defects(wrong))
+        assert any("but" in defect and "is stated" in defect for defect in probe.defects(wrong))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +151,9 @@ def test_each_defect_is_named(wrong: dict[str, Any], words: str) -> None:
 
 
 def test_a_correct_step_is_blamed_as_rarely_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a rate of 5 % for each of two tests, 200 probes give 20 false alarms at most, and more than 36 but
-    once in 10³ times; the keys are fixed."""
-    monkeypatch.setattr(dp_core.probe, "FALSE_ALARM_RATE", 0.05)
-    monkeypatch.setattr(dp_core.probe, "_NOISE_DRAWS", 1000)
+    """Two tests with a false-alarm rate of 5 % each: 200 probes give at most 20 false alarms on average, and
+    more than 36 with probability 10⁻³. The keys are fixed."""
+    monkeypatch.setattr(dp_core.audit.probe, "FALSE_ALARM_RATE", 0.05)
+    monkeypatch.setattr(dp_core.audit.probe, "_NOISE_DRAWS", 1000)
     alarms = sum(bool(probed(key, shape=(1, 8), steps=1).defects(1.5)) for key in range(200))
     assert 4 <= alarms <= 36

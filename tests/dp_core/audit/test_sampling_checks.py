@@ -1,4 +1,4 @@
-"""Correct samplers pass, at the stated rate of false alarms, and wrong ones are caught."""
+"""Correct samplers pass at the stated false-alarm rate, and wrong ones are caught."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_core import sampling_checks
+from dp_core.audit import sampling_checks
+from dp_core.audit.sampling_checks import FALSE_ALARM_RATE, count_watched, sampling_defects, watched_stride
 from dp_core.sampling import SAMPLERS, BallsInBinsSampler, PoissonSampler, Sampler, ShuffledSampler
-from dp_core.sampling_checks import FALSE_ALARM_RATE, count_watched, sampling_defects, watched_stride
 
 NOBODY = np.zeros(0, int)
 
 
 def run(draw: Callable[[int], np.ndarray], steps: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sizes of so many batches, and how often each watched example took part."""
+    """Returns the sizes of the batches, and how often each watched example took part."""
     stride = watched_stride(examples)
     participations = np.zeros(-(-examples // stride), int)
     sizes = []
@@ -50,14 +50,14 @@ def run_sampler(sampler: Sampler, steps: int) -> tuple[np.ndarray, np.ndarray]:
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_a_correct_sampler_passes(name: str, examples: int, batch_size: int, steps: int, seed: int) -> None:
-    """Also in the tiniest runs. The seeds are fixed; three tests of a rate of one in a million in each."""
+    """Even in the smallest runs. The seeds are fixed; each run has three tests at a rate of one in a million."""
     largest = batch_size if name == "shuffle" else examples
     sampler = SAMPLERS[name](examples, batch_size, largest, (seed,))
     assert sampling_defects(sampler, *run_sampler(sampler, steps)) == []
 
 
 def test_watched_examples_are_counted_wherever_they_are() -> None:
-    """Against counting all of them: every stride-th is watched, and the last one is not forgotten."""
+    """Against counting all examples: every stride-th one is watched, including the last."""
     rng = np.random.default_rng(0)
     for examples in (3, 4096, 10_000, 12_289):
         batches = [rng.choice(examples, examples // 3, replace=False) for _ in range(5)]
@@ -69,7 +69,7 @@ def test_watched_examples_are_counted_wherever_they_are() -> None:
 
 
 def kinds(defects: list[str]) -> set[str]:
-    """Which tests gave these."""
+    """Returns the tests that gave these defects."""
     words = {"were sampled": "total", "vary with": "sizes", "watched": "participations", "add up": "sum"}
     return {next(kind for word, kind in words.items() if word in defect) for defect in defects}
 
@@ -78,9 +78,9 @@ def kinds(defects: list[str]) -> set[str]:
 def test_each_poisson_test_has_about_the_stated_rate_of_false_alarms(
     examples: int, batch_size: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a rate of 1 %, so that it can be measured, and from the laws themselves, so that it is quick.
+    """At a rate of 1 %, which can be measured, and from the distributions themselves, which is quick.
 
-    1,000 runs at 1.2 % (the sizes' law is not exactly a gamma) have more than 25 alarms once in 3,000 times."""
+    1,000 runs at 1.2 % (the sum of squares is not exactly gamma) have more than 25 alarms once in 3,000 times."""
     monkeypatch.setattr(sampling_checks, "FALSE_ALARM_RATE", 1e-2)
     sampler = PoissonSampler(examples, batch_size, examples)
     rng, q, watched = np.random.default_rng(1), batch_size / examples, min(examples, 4096)
@@ -97,7 +97,7 @@ def test_each_poisson_test_has_about_the_stated_rate_of_false_alarms(
 def test_the_balls_in_bins_test_has_about_the_stated_rate_of_false_alarms(
     examples: int, batch_size: int, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above. With two bins the sizes are often equal, which is nothing strange."""
+    """As above. With two bins the sizes are often equal, which is not suspicious."""
     monkeypatch.setattr(sampling_checks, "FALSE_ALARM_RATE", 1e-2)
     sampler = BallsInBinsSampler(examples, batch_size, examples)
     bins = sampler.batches_per_epoch
@@ -112,7 +112,7 @@ def test_the_balls_in_bins_test_has_about_the_stated_rate_of_false_alarms(
 
 @pytest.mark.parametrize(("examples", "batch_size"), [(10, 5), (4096, 64), (100_000, 64), (20_000, 1024)])
 def test_the_rate_in_force_holds_for_a_single_batch(examples: int, batch_size: int) -> None:
-    """Exactly: the probabilities of all sizes that give an alarm, added up. The sizes' law is an approximation."""
+    """Exactly, by adding up the probabilities of all sizes that raise an alarm; the test uses an approximation."""
     sampler = PoissonSampler(examples, batch_size, examples)
     probability = stats.binom.pmf(np.arange(examples + 1), examples, batch_size / examples)
     alarm: Counter[str] = Counter()
@@ -124,7 +124,7 @@ def test_the_rate_in_force_holds_for_a_single_batch(examples: int, batch_size: i
 
 
 def test_shuffled_batches_do_not_pass_for_poissons() -> None:
-    """By their sizes, which do not vary, and by who took part, of which each alone is enough."""
+    """By their sizes, which do not vary, and by their participations; either one is enough."""
     stated = PoissonSampler(1000, 100, 200, (1,))
     sizes, participations = run_sampler(stated, 50)
     shuffled_sizes, shuffled_participations = run_sampler(ShuffledSampler(1000, 100, 100, (1,)), 50)
@@ -145,10 +145,11 @@ def test_poisson_batches_do_not_pass_for_shuffled_ones() -> None:
     stated = ShuffledSampler(1000, 100, 200)
     assert any("stated size of 100" in defect for defect in sampling_defects(stated, sizes, NOBODY))
     assert any(
-        "in 5 epochs, where once in each" in defect for defect in sampling_defects(stated, sizes, participations)
+        "in 5 epochs, where at most once per epoch" in defect
+        for defect in sampling_defects(stated, sizes, participations)
     )
     right_sizes = np.full(50, 100)
-    assert any("once in each" in defect for defect in sampling_defects(stated, right_sizes, participations))
+    assert any("at most once per epoch" in defect for defect in sampling_defects(stated, right_sizes, participations))
 
 
 def test_poisson_batches_do_not_pass_for_balls_in_bins() -> None:
@@ -156,11 +157,11 @@ def test_poisson_batches_do_not_pass_for_balls_in_bins() -> None:
     stated = BallsInBinsSampler(1000, 100, 200)
     assert any("do not add up to the 1,000 examples" in d for d in sampling_defects(stated, sizes, NOBODY))
     right_sizes, _ = run_sampler(BallsInBinsSampler(1000, 100, 200, (1,)), 50)
-    assert any("once in each" in d for d in sampling_defects(stated, right_sizes, participations))
+    assert any("at most once per epoch" in d for d in sampling_defects(stated, right_sizes, participations))
 
 
 def test_shuffled_batches_do_not_pass_for_balls_in_bins() -> None:
-    """They have each example once an epoch, but their sizes do not vary."""
+    """They have each example once per epoch, but their sizes do not vary."""
     stated = BallsInBinsSampler(1000, 50, 200)
     assert kinds(sampling_defects(stated, *run_sampler(ShuffledSampler(1000, 50, 50, (1,)), 100))) == {"sizes"}
 
@@ -172,7 +173,7 @@ def test_a_wrong_rate_is_caught(examples: int, batch_size: int, steps: int, fact
     stated = dataclasses.replace(drawn, expected_batch_size=batch_size)
     found = kinds(sampling_defects(stated, *run_sampler(drawn, steps)))
     assert "total" in found
-    # So much for the sizes; the examples tell by themselves.
+    # Those were the sizes. The participations give it away as well.
     _, participations = run_sampler(drawn, steps)
     sizes, _ = run_sampler(dataclasses.replace(stated, entropy=(4,)), steps)
     if examples == 1000:

@@ -1,4 +1,4 @@
-"""Each layer's rule against JAX's own gradients, one example at a time."""
+"""Each layer's clipping rule agrees with ``jax.grad``, one example at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dp_core.layers import NO_TOKEN, RULES, Dense, Embedding, EmbeddingBag, LayerRule, initial_parameters
+from dp_core.clipping.layers import NO_TOKEN, RULES, Dense, Embedding, EmbeddingBag, LayerRule, initial_parameters
 
 pytestmark = pytest.mark.usefixtures("strict_types")
 
@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[nn.Module, np.ndarray]] = {
 
 
 def gradients_of(layer: nn.Module, inputs: np.ndarray, deltas: np.ndarray) -> tuple[Any, np.ndarray]:
-    """For each example, the gradient of its output's product with its δ: as a tree, and flat."""
+    """Per-example gradients of ⟨output, δ⟩, as a stacked tree and as flat rows."""
     params = initial_parameters(layer, np.random.default_rng(2), inputs)
 
     def of_one(one_input: jax.Array, delta: jax.Array) -> Any:
@@ -64,13 +64,13 @@ def squares(rule: LayerRule) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 @pytest.mark.parametrize("name", ["dense", "dense_without_bias"])
 def test_a_long_gradient_is_never_taken_for_a_short_one(name: str) -> None:
-    """Where the squares of an input or of an output gradient leave float32, the product is not a finite number."""
+    """If the square of an input or output gradient leaves the float32 range, the norm is reported as non-finite."""
     magnitudes = 10.0 ** np.arange(-30, 31)
     a, delta = (grid.reshape(-1, 1).astype(np.float32) for grid in np.meshgrid(magnitudes, magnitudes))
     bias = name == "dense"
     true = np.abs(delta.astype(np.float64)) * np.sqrt(a.astype(np.float64) ** 2 + bias)
     computed = np.sqrt(np.asarray(squares(RULES[name])(a, delta), np.float64))
-    # No clip norm is as small as what is given away here.
+    # True norms below 1e-6 may be underestimated: no clip norm is that small.
     safe = ~np.isfinite(computed) | (computed >= true[:, 0] * (1 - 1e-5)) | (true[:, 0] <= 1e-6)
     assert np.all(safe), [(float(x), float(d)) for x, d in zip(a[~safe, 0], delta[~safe, 0], strict=True)][:5]
 
@@ -85,7 +85,7 @@ def test_a_bag_is_the_sum_of_its_rows() -> None:
 
 @pytest.mark.parametrize("name", ["embedding", "embedding_bag"])
 def test_a_table_may_have_more_rows_than_tokens(name: str) -> None:
-    """As it has when it is cut over several devices."""
+    """Tables sharded over several devices are padded."""
     layer, tokens = LAYERS[name]
     table = np.random.default_rng(4).normal(size=(6, WIDTH)).astype(np.float32)
     longer = np.concatenate([table, np.full((2, WIDTH), np.nan, np.float32)])

@@ -1,4 +1,4 @@
-"""Groups are clipped by the norm of their mean gradient, whatever their members do to each other."""
+"""Groups are clipped by the norm of their mean gradient, even if their members nearly cancel."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import jax
 import numpy as np
 import pytest
 
-from dp_core import microbatches as microbatches_module
-from dp_core.clipping import CLIP_FACTORS
-from dp_core.losses import binary_cross_entropy
-from dp_core.microbatches import Microbatches, make_microbatches
-from dp_core.signals import Batch, backward
-from tests.gradients import AS_TRAINING, clipped_sum, example_gradients, norm
-from tests.models import make_batch, make_model, make_parameters, rows_of
+from dp_core.clipping import microbatches as microbatches_module
+from dp_core.clipping.factors import clip_factor
+from dp_core.clipping.microbatches import Microbatches, make_microbatches
+from dp_core.clipping.signals import Batch, backward
+from dp_core.training.losses import binary_cross_entropy
+from tests.support.gradients import AS_TRAINING, clipped_sum, example_gradients, norm
+from tests.support.models import make_batch, make_model, make_parameters, rows_of
 
 pytestmark = pytest.mark.usefixtures("strict_types")
 
 ROUNDING = 1e-5
 LINEAR = make_model(features=(), hidden_layers=())
-# Of a nominal size of 4, which most tests use.
+# Largest group for a nominal size of 4, which most tests use.
 LARGEST = 12
 
 
 @functools.cache
 def group_norms(model: nn.Module, microbatches: Microbatches) -> Callable[..., np.ndarray]:
-    """(params, batch) -> for each row the norm that its group is clipped by, compiled as training compiles it."""
+    """(params, batch) -> the norm of each row's group, compiled as training compiles it."""
 
     @functools.partial(jax.jit, compiler_options=AS_TRAINING)
     def norms(params: Any, batch: Batch) -> jax.Array:
@@ -40,14 +40,14 @@ def group_norms(model: nn.Module, microbatches: Microbatches) -> Callable[..., n
 
 
 def true_group_norms(gradients: np.ndarray, batch: Batch, size: int) -> np.ndarray:
-    """For each row, in float64, the norm of its group's mean gradient."""
+    """The norm of each row's group mean, in float64."""
     sums = np.zeros_like(gradients)
     np.add.at(sums, batch.groups, gradients)
     return np.linalg.norm(sums, axis=1)[batch.groups] / size
 
 
 def with_groups(integers: np.ndarray, labels: np.ndarray, group_size: int) -> Batch:
-    """Examples without tokens, in groups of one size."""
+    """Examples without tokens, in groups of equal size."""
     rows = np.arange(len(labels), dtype=np.int32)
     ones = np.ones(len(rows), np.float32)
     no_tokens = np.zeros((len(rows), 0), np.int32)
@@ -57,7 +57,7 @@ def with_groups(integers: np.ndarray, labels: np.ndarray, group_size: int) -> Ba
 
 
 def zero_parameters(inputs: int) -> Any:
-    """Of the linear model: every logit is 0, so output gradients are ±½ and an example's gradient is ±½ (x, 1)."""
+    """Zeros for the linear model: every logit is 0, so an example's gradient is ±½ (x, 1)."""
     return {"output": {"kernel": np.zeros((2 * inputs, 1), np.float32), "bias": np.zeros(1, np.float32)}}
 
 
@@ -73,7 +73,7 @@ def test_sizes() -> None:
 
 
 def test_norms_do_not_depend_on_where_a_group_stands() -> None:
-    """Groups as long as they get, before, after and across the borders of tiles."""
+    """Groups of the largest size, before, after and across tile borders."""
     model, microbatches = make_model(), Microbatches(size=4, largest=8)
     norms = group_norms(model, microbatches)
     batch = make_batch(model, 35, seed=1)._replace(mask=np.ones(35, np.float32))
@@ -90,7 +90,7 @@ def test_norms_do_not_depend_on_where_a_group_stands() -> None:
 @pytest.mark.parametrize("group_size", [2, LARGEST])
 @pytest.mark.parametrize("scale", [1.0, 1e8])
 def test_a_group_whose_gradients_almost_cancel_adds_at_most_the_clip_norm(scale: float, group_size: int) -> None:
-    """What is left of two (or many) long and opposite gradients may be shorter than their rounding errors."""
+    """The sum of long, nearly opposite gradients can be smaller than their rounding errors."""
     model, microbatches = make_model(), make_microbatches(4)
     assert microbatches is not None
     norms = group_norms(model, microbatches)
@@ -99,7 +99,7 @@ def test_a_group_whose_gradients_almost_cancel_adds_at_most_the_clip_norm(scale:
     for seed in range(10):
         batch = make_batch(model, 48, seed=seed)
         params = make_parameters(model, batch)
-        # Members of a group are one example with every label in turn, a little apart.
+        # The members of a group are copies of one example, slightly perturbed, with alternating labels.
         groups = np.arange(48, dtype=np.int32) // group_size * group_size
         apart = 1 + 10.0 ** rng.uniform(-7, -1, (48, 1)) * rng.normal(size=(48, 1))
         batch = Batch(
@@ -110,14 +110,14 @@ def test_a_group_whose_gradients_almost_cancel_adds_at_most_the_clip_norm(scale:
             groups,
         )
         true = true_group_norms(example_gradients(model, params, batch), batch, 4)
-        factors = np.asarray(CLIP_FACTORS["fixed"](norms(params, batch), 1e-3), np.float64)
+        factors = np.asarray(clip_factor("fixed").traced(norms(params, batch), 1e-3), np.float64)
         worst = max(worst, float(np.max(true * factors)))
     assert 0.9 * 1e-3 < worst <= 1e-3 * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("inputs", [4, 100, 600, 2000])
 def test_wide_inputs_that_almost_cancel_add_at_most_the_clip_norm(inputs: int) -> None:
-    """Equal inputs are the worst case: rounding errors of their inner products all have one sign."""
+    """Equal inputs are the worst case: the rounding errors of their inner products all have the same sign."""
     microbatches = make_microbatches(4)
     assert microbatches is not None
     norms = group_norms(LINEAR, microbatches)
@@ -140,7 +140,7 @@ def test_wide_inputs_that_almost_cancel_add_at_most_the_clip_norm(inputs: int) -
 
 @pytest.mark.parametrize("group_size", [2, 6, LARGEST])
 def test_rounding_of_the_sum_itself_stays_within_the_clip_norm(group_size: int) -> None:
-    """What a group adds as it is computed: its members are scaled up in 32 bits before they cancel."""
+    """The computed sum, not only the norm: members are scaled up in float32 before they cancel."""
     rng = np.random.default_rng(0)
     function = clipped_sum(LINEAR, microbatch_size=4)
     added = []
@@ -162,7 +162,7 @@ def test_gradients_that_cancel_exactly_add_nothing() -> None:
 
 @pytest.mark.parametrize("clipping", ["fixed", "automatic"])
 def test_no_group_adds_more_than_the_clip_norm(clipping: str) -> None:
-    """Huge inputs and repeated tokens; automatic clipping brings every long mean to the clip norm."""
+    """With huge inputs and repeated tokens. Automatic clipping scales every long mean to the clip norm."""
     model, microbatches = make_model(), make_microbatches(4)
     function = clipped_sum(model, microbatch_size=4, clipping=clipping)
     added, lengths = [], []
@@ -173,7 +173,7 @@ def test_no_group_adds_more_than_the_clip_norm(clipping: str) -> None:
         batch.categoricals[::2, 1:] = 7
         true = true_group_norms(example_gradients(model, params, batch), batch, 4)
         for first in np.unique(batch.groups[batch.mask > 0]):
-            # Everything else is masked out, so that the shape is the same for every group.
+            # All other rows are masked out, which keeps one shape for all groups.
             summed = function(params, batch._replace(mask=(batch.groups == first).astype(np.float32)), 0.7)
             assert int(summed.not_finite) == 0
             added.append(norm(summed.gradients))
@@ -195,7 +195,7 @@ def test_a_group_with_one_example_that_is_not_a_number_is_counted() -> None:
 
 
 def without(batch: Batch, row: int) -> Batch:
-    """The batch without one example, in the same shape: the rows behind it move up."""
+    """The batch without one example, in the same shape: later rows move up."""
     groups = np.asarray(batch.groups)
     names = np.append(np.delete(groups, row), -1)
     first = np.searchsorted(names[:-1], names[:-1]).astype(np.int32)
@@ -217,7 +217,7 @@ def test_one_example_moves_the_sum_by_at_most_twice_the_clip_norm() -> None:
 
 
 def test_twice_the_clip_norm_is_needed() -> None:
-    """One example turns its group's mean around: the sum moves by almost two clip norms, not by one."""
+    """An example that flips the sign of its group's mean moves the sum by almost two clip norms."""
     direction = np.random.default_rng(0).normal(size=(1, 4))
     batch = with_groups(np.concatenate([1e3 * direction, 1e4 * direction]), np.array([0, 1]), 2)
     function = clipped_sum(LINEAR, microbatch_size=4)

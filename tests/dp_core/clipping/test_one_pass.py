@@ -1,4 +1,4 @@
-"""Clipped sums against the oracle that materialises every gradient, and examples that are built to break the bound."""
+"""One-pass clipped sums equal the oracle's, and adversarial examples cannot break the bound."""
 
 from __future__ import annotations
 
@@ -13,28 +13,37 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dp_core.clipping import GradientSum, add_clipped_gradients, add_gradients, zero_sum
-from dp_core.layers import Dense
-from dp_core.losses import binary_cross_entropy
-from dp_core.microbatches import make_microbatches
-from dp_core.models import AdModel, CategoricalFeature, ModelName
-from dp_core.signals import Batch
-from tests.gradients import QUICKLY, TASKS, assert_close_by_layer, clipped_sum, example_gradients, norm, oracle_sum
-from tests.models import make_batch, make_model, make_parameters, rows_of
+from dp_core.clipping.layers import Dense
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.clipping.one_pass import GradientSum, add_clipped_gradients, add_gradients, zero_sum
+from dp_core.clipping.signals import Batch
+from dp_core.models.mlp import AdModel
+from dp_core.models.spec import CategoricalFeature
+from dp_core.training.losses import binary_cross_entropy
+from tests.support.gradients import (
+    QUICKLY,
+    TASKS,
+    assert_close_by_layer,
+    clipped_sum,
+    example_gradients,
+    norm,
+    oracle_sum,
+)
+from tests.support.models import make_batch, make_model, make_parameters, rows_of
 
 pytestmark = pytest.mark.usefixtures("strict_types")
 
-KINDS: tuple[ModelName, ...] = ("mlp", "dcn_v2", "dlrm")
+KINDS: tuple[str, ...] = ("mlp", "dcn_v2", "dlrm")
 MICROBATCH_SIZES = (1, 4, 8)
 CLIP_NORMS = (0.01, 1.0, 30.0, float("inf"))
-# How much longer than the clip norm a contribution may be.
+# Relative excess over the clip norm that float32 rounding may cause.
 ROUNDING = 1e-5
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("microbatch_size", MICROBATCH_SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_clipped_sum_equals_the_oracle(kind: ModelName, microbatch_size: int, task: str) -> None:
+def test_the_clipped_sum_equals_the_oracle(kind: str, microbatch_size: int, task: str) -> None:
     model = make_model(kind)
     batch = make_batch(model, 56, counts=task == "pconvs", microbatches=make_microbatches(microbatch_size))
     params = make_parameters(model, batch)
@@ -58,13 +67,13 @@ def test_automatic_clipping_equals_the_oracle(microbatch_size: int) -> None:
     assert_close_by_layer(actual.gradients, expected.gradients)
 
 
-# The sum of a wide layer's gradients and the count of a bag's tokens are where a rule can go wrong by shape.
+# Sizes 1 and larger, one slot and several: shapes at which a broadcast in a rule could go wrong.
 FEATURES = st.builds(
     CategoricalFeature, st.sampled_from([1, 2, 50]), st.sampled_from([1, 5]), st.sampled_from([1, 2, 7])
 )
 
 
-# Every shape is compiled, so a failure is shown as it was found and not made smaller.
+# No shrinking: every new shape compiles a program.
 @settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     kind=st.sampled_from(KINDS),
@@ -78,7 +87,7 @@ FEATURES = st.builds(
     seed=st.integers(0, 2**16),
 )
 def test_the_clipped_sum_equals_the_oracle_for_any_shape(
-    kind: ModelName,
+    kind: str,
     features: list[CategoricalFeature],
     hidden_layers: list[int],
     rows: int,
@@ -101,7 +110,7 @@ SCALES = 10.0 ** np.arange(0, 38, 2)
 
 
 def examples_against(model: AdModel) -> Batch:
-    """Rows that are built to have long gradients: enormous integers, and bags of one token many times."""
+    """Adversarial rows with long gradients: enormous integers, and bags that repeat one token."""
     batch = make_batch(model, 6 * len(SCALES), seed=3)
     integers = (np.nan_to_num(batch.integers) * np.repeat(SCALES, 6)[:, None]).astype(np.float32)
     categoricals = np.array(batch.categoricals)
@@ -112,8 +121,8 @@ def examples_against(model: AdModel) -> Batch:
 
 @pytest.mark.parametrize("clipping", ["fixed", "automatic"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_example_adds_more_than_the_clip_norm(kind: ModelName, clipping: str) -> None:
-    """Or it is counted as having no finite gradient, and the sum must not be used."""
+def test_no_example_adds_more_than_the_clip_norm(kind: str, clipping: str) -> None:
+    """Unless it is counted as non-finite, in which case the sum is not used."""
     model = make_model(kind)
     examples = examples_against(model)
     params = make_parameters(model, examples)
@@ -127,7 +136,7 @@ def test_no_example_adds_more_than_the_clip_norm(kind: ModelName, clipping: str)
             elif task == "pctr" and row % 6 < 5:
                 refused.append(SCALES[row // 6])
     assert np.max(within) <= 0.7 * (1 + ROUNDING)
-    # Most of these gradients are long ones, and what is refused has enormous integers (or labels).
+    # Most of these gradients are clipped, and only rows with enormous integers (or labels) are refused.
     assert np.mean(np.array(within) > 0.7 * 0.99) > 0.5
     assert np.min(refused) >= (1e4 if kind == "dcn_v2" else 1e12)
 
@@ -136,13 +145,13 @@ LINEAR = make_model(features=(), hidden_layers=())
 
 
 def linear_parameters(inputs: int, bias: float) -> Any:
-    """Of a model whose logit is ``bias`` whatever the features are: its output gradient is known."""
+    """Parameters of a linear model that predicts ``bias`` for every input, so its output gradient is known."""
     return {"output": {"kernel": np.zeros((2 * inputs, 1), np.float32), "bias": np.float32([bias])}}
 
 
 @pytest.mark.parametrize("l2_clip_norm", [1e-3, 1.0])
 def test_a_tiny_output_gradient_of_an_enormous_input_is_clipped_or_refused(l2_clip_norm: float) -> None:
-    """Float32 squares of such an output gradient vanish, but its product with the input can be long."""
+    """The square of the output gradient underflows in float32, but its product with the input can be large."""
     function = clipped_sum(LINEAR)
     refused = 0
     for exponent in range(38):
@@ -157,7 +166,7 @@ def test_a_tiny_output_gradient_of_an_enormous_input_is_clipped_or_refused(l2_cl
 
 
 def test_a_gradient_of_zero_adds_nothing() -> None:
-    """The output gradient is exactly zero where the model is sure of a right label."""
+    """The output gradient is exactly zero when the model is certain and right."""
     batch = make_batch(LINEAR, 4)._replace(labels=np.float32([1, 1, 1, 0]), mask=np.ones(4, np.float32))
     for clipping in ("fixed", "automatic"):
         function = clipped_sum(LINEAR, clipping=clipping)
@@ -169,7 +178,7 @@ def test_a_gradient_of_zero_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_automatic_clipping_brings_every_long_gradient_to_the_clip_norm(kind: ModelName) -> None:
+def test_automatic_clipping_brings_every_long_gradient_to_the_clip_norm(kind: str) -> None:
     model = make_model(kind)
     batch = make_batch(model, 24, seed=2)
     params = make_parameters(model, batch)
@@ -193,7 +202,7 @@ def test_an_example_that_is_not_a_number_is_counted(how: str) -> None:
 
 
 def test_one_example_moves_the_sum_by_at_most_the_clip_norm() -> None:
-    """The sensitivity that the noise is scaled to, with huge and with repeated inputs."""
+    """The noise is scaled to this sensitivity. Includes huge and repeated inputs."""
     model = make_model()
     batch = make_batch(model, 24)
     params = make_parameters(model, batch)
@@ -206,7 +215,7 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm() -> None:
             mask = np.asarray(examples.mask).copy()
             mask[example] = 0
             without = function(params, examples._replace(mask=mask), 0.7).gradients
-            # The sums are of order 10, and their difference has their rounding error.
+            # The sums are of order 10, so their difference carries a rounding error of that scale.
             assert norm(jax.tree.map(jnp.subtract, with_all, without)) <= 0.7 * (1 + 1e-4)
 
 
@@ -278,7 +287,7 @@ class _CalledTwice(nn.Module):
 
 
 def test_a_layer_that_is_called_twice_is_refused() -> None:
-    """Its norm is not the sum over calls: a wrong rule would be a wrong guarantee."""
+    """A rule sees one call only. The true norm would be larger, and the guarantee wrong."""
     batch = make_batch(make_model(), 8)
     model = _CalledTwice()
     params = {"Dense_0": {"kernel": jnp.eye(4), "bias": jnp.zeros(4)}}

@@ -1,4 +1,4 @@
-"""Two passes, as in the paper, and one give the same."""
+"""The paper's two-pass clipping and our one-pass clipping agree."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from dp_core import clipping, two_pass
-from dp_core.clipping import GradientSum, zero_sum
-from dp_core.losses import binary_cross_entropy, poisson_log_loss
-from dp_core.models import ModelName
-from tests.models import make_batch, make_model, make_parameters
+from dp_core.clipping import one_pass as clipping
+from dp_core.clipping import two_pass
+from dp_core.clipping.one_pass import GradientSum, zero_sum
+from dp_core.training.losses import binary_cross_entropy, poisson_log_loss
+from tests.support.models import make_batch, make_model, make_parameters
 
 
 @pytest.mark.usefixtures("strict_types")
 @pytest.mark.parametrize(("kind", "counts"), [("mlp", False), ("dcn_v2", True), ("dlrm", False)])
-def test_two_passes_equal_one(kind: ModelName, counts: bool) -> None:
+def test_two_passes_equal_one(kind: str, counts: bool) -> None:
     model = make_model(kind)
     batch = make_batch(model, 48, counts=counts)
     params = make_parameters(model, batch)
     example_loss = poisson_log_loss if counts else binary_cross_entropy
 
     def add_twice(add: Callable[..., GradientSum]) -> GradientSum:
-        # Between the norms: some examples are clipped and some are not.
+        # A clip norm in the middle of the gradient norms clips some examples and not others.
         add = partial(add, l2_clip_norm=np.float32(3.0))
         compiled = jax.jit(lambda total, params: add(total, model, params, batch, example_loss))
         return compiled(compiled(zero_sum(params), params), params)

@@ -1,4 +1,4 @@
-"""Bins of labels: the map, the noise on the histogram, and the best bins against trying all of them."""
+"""Bins of labels: the map, the noise on the histogram, and the optimal bins against brute force."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dp_core.label_bins import Bins, binary_bins, count_bins, noisy_histogram, optimal_bins
-from dp_core.randomized_response import RandomizedResponse
+from dp_core.labels.bins import Bins, binary_bins, count_bins, noisy_histogram, optimal_bins
+from dp_core.labels.randomized_response import RandomizedResponse
 
 
 def test_fixed_bins() -> None:
@@ -41,21 +41,21 @@ def test_bins_of_booleans_and_of_very_large_counts() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "complaint"),
-    [([0, -1], "one is -1"), ([0.5, 1.0], "one is 0.5"), ([math.nan], "NaN"), ([math.inf], "infinite"), (["1"], "not")],
+    [([0, -1], "got -1"), ([0.5, 1.0], "got 0.5"), ([math.nan], "NaN"), ([math.inf], "infinite"), (["1"], "dtype")],
 )
 def test_labels_that_do_not_count_are_refused(counts: list[object], complaint: str) -> None:
     for use in (
         binary_bins().indices,
         lambda some: noisy_histogram(some, 3, epsilon=1.0, rng=np.random.default_rng(0)),
     ):
-        with pytest.raises(ValueError, match=f"labels must be whole numbers from 0.*{complaint}"):
+        with pytest.raises(ValueError, match=f"labels must be non-negative integers.*{complaint}"):
             use(np.array(counts))
 
 
 @pytest.mark.parametrize("bins", [binary_bins(), count_bins(4), optimal_bins(np.array([50, 9, 9, 5, 4]), epsilon=2.0)])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_a_response_among_bins_is_private_for_the_count(bins: Bins, epsilon: float) -> None:
-    """The largest ratio of exact probabilities, over all pairs of counts (some above the last bin's start)."""
+    """Enumerates the largest ratio of exact probabilities over all pairs of counts (some above the last start)."""
     keep, k = Fraction(RandomizedResponse(bins.values, epsilon).keep_probability), len(bins.values)
 
     def chances(count: int) -> list[Fraction]:
@@ -81,14 +81,14 @@ def noise_probability(x: int, epsilon: float) -> float:
 
 
 def cell_probability(noisy: int, number: int, epsilon: float) -> float:
-    """Of one cell, zero standing for everything below; the tail is summed slowly."""
+    """Returns the probability of one cell, where zero stands for everything below; the tail is summed term by term."""
     if noisy > 0:
         return noise_probability(noisy - number, epsilon)
     return math.fsum(noise_probability(below - number, epsilon) for below in range(-400, 1))
 
 
 def test_histogram_is_private_for_replacing_a_label() -> None:
-    """The exact ratio of probabilities of every outcome up to 6, for all data of three labels from 0 to 2."""
+    """Enumerates the exact probabilities of all outcomes up to 6, for all datasets of three labels from 0 to 2."""
     epsilon, most = 0.8, 2
     cells = {(noisy, number): cell_probability(noisy, number, epsilon) for noisy in range(7) for number in range(4)}
     worst = 0.0
@@ -106,8 +106,8 @@ def test_histogram_is_private_for_replacing_a_label() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.8, 4.0])
 def test_noise_has_the_stated_distribution(epsilon: float) -> None:
-    """Pearson's test, the tails pooled; one of the three fails for three seeds in 10⁵ (fixed here)."""
-    cells, in_each = 2000, 1000  # so many that none is clipped at zero: e^(−1000·ε/2) is 10⁻¹¹ at most
+    """Pearson's test with pooled tails; one of the three fails for three seeds in 10⁵ (fixed here)."""
+    cells, in_each = 2000, 1000  # large enough that none is clipped at zero: e^(−1000·ε/2) is 10⁻¹¹ at most
     rng = np.random.default_rng(4)
     counts = np.repeat(np.arange(cells), in_each)
     noisy = np.concatenate([noisy_histogram(counts, cells - 1, epsilon=epsilon, rng=rng) for _ in range(10)])
@@ -122,7 +122,7 @@ def test_noise_has_the_stated_distribution(epsilon: float) -> None:
 
 
 def test_histogram_clips_high_labels_and_negative_numbers() -> None:
-    """With hardly any noise, and with so much that about half of the empty cells would be below zero."""
+    """With hardly any noise, and with so much that about half of the empty cells would be negative."""
     rng = np.random.default_rng(5)
     counts = np.array([0, 0, 1, 5, 7])
     assert noisy_histogram(counts, 3, epsilon=200.0, rng=rng).tolist() == [2, 1, 0, 2]
@@ -140,7 +140,7 @@ def test_impossible_histograms_are_refused(epsilon: float) -> None:
         noisy_histogram(np.array([1]), 0, epsilon=1.0, rng=np.random.default_rng(0))
 
 
-# The best bins.
+# The optimal bins.
 
 
 @functools.cache
@@ -150,7 +150,7 @@ def probabilities(k: int, epsilon: float) -> tuple[float, float]:
 
 
 def squared_error(histogram: np.ndarray, bin_of: tuple[int, ...], values: tuple[float, ...], epsilon: float) -> float:
-    """E[(response − label)²], by adding up all labels and all responses."""
+    """Returns E[(response − label)²] by summing over all labels and all responses."""
     p, q = probabilities(len(values), epsilon)
     error = 0.0
     for label, number in enumerate(histogram):
@@ -161,21 +161,21 @@ def squared_error(histogram: np.ndarray, bin_of: tuple[int, ...], values: tuple[
 
 
 def best_values(histogram: np.ndarray, bin_of: tuple[int, ...], k: int, epsilon: float) -> tuple[float, ...]:
-    """Each response's value is the mean label of those who give it."""
+    """Returns the value of each response: the mean label of the examples with that response."""
     p, q = probabilities(k, epsilon)
     chances = [np.array([p if bin_of[label] == j else q for label in range(len(histogram))]) for j in range(k)]
     return tuple(float(np.average(np.arange(len(histogram)), weights=chance * histogram)) for chance in chances)
 
 
 def all_cuts(labels: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Every way to cut the labels into 2 or more bins that follow each other."""
+    """Yields every way to cut the labels into 2 or more consecutive bins."""
     for k in range(2, labels + 1):
         for starts in itertools.combinations(range(1, labels), k - 1):
             yield k, tuple(sum(label >= start for start in starts) for label in range(labels))
 
 
 def all_maps(labels: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Every map of labels to 2 or more bins, in any order, some bins being nobody's."""
+    """Yields every map of labels to 2 or more bins, in any order, including empty bins."""
     for k in range(2, labels + 1):
         for bin_of in itertools.product(range(k), repeat=labels):
             yield k, bin_of
@@ -215,7 +215,7 @@ def test_no_map_at_all_is_better(histogram: list[int], epsilon: float) -> None:
 
 
 def test_values_are_the_best_for_their_bins() -> None:
-    """Moving any value either way makes the error larger."""
+    """Moving any value in either direction increases the error."""
     histogram, epsilon = np.array([60, 30, 10, 10, 4, 4]), 2.0
     bins = optimal_bins(histogram, epsilon=epsilon)
     least = error_of(bins, histogram, epsilon)
@@ -228,15 +228,15 @@ def test_values_are_the_best_for_their_bins() -> None:
     histogram=st.lists(st.integers(0, 10**9) | st.just(0), min_size=2, max_size=40).map(np.array),
     epsilon=st.floats(1e-3, 100),
 )
-@example(histogram=np.array([0, 0, 0, 1385, 5046]), epsilon=1.0)  # a mean that rounding takes out of its bin
-@example(histogram=np.array([0, 1, 62597854]), epsilon=1.0)  # labels that are nearly all alike
+@example(histogram=np.array([0, 0, 0, 1385, 5046]), epsilon=1.0)  # rounding would move a mean out of its bin
+@example(histogram=np.array([0, 1, 62597854]), epsilon=1.0)  # nearly all labels are equal
 @settings(max_examples=100, deadline=None)
 def test_fitted_bins_can_always_be_responded_with(histogram: np.ndarray, epsilon: float) -> None:
     bins = optimal_bins(histogram, epsilon=epsilon)
     assert bins.starts[0] == 0
     assert len(bins.values) == len(bins.starts) == len(bins.means) >= 2
     for values in (bins.values, bins.means):
-        RandomizedResponse(values, epsilon)  # refuses values that do not rise
+        RandomizedResponse(values, epsilon)  # refuses values that do not increase
     for start, stop, mean in zip(bins.starts, (*bins.starts[1:], len(histogram)), bins.means, strict=True):
         assert start <= mean <= stop - 1
         if np.count_nonzero(histogram) > 1 and histogram[start:stop].sum() > 0:
@@ -247,7 +247,7 @@ def test_more_privacy_makes_fewer_bins() -> None:
     histogram = np.array([900, 40, 30, 20, 10])
     numbers = [len(optimal_bins(histogram, epsilon=epsilon).starts) for epsilon in (0.1, 1.0, 4.0, 6.0, 8.0)]
     assert numbers == [2, 2, 3, 4, 5]
-    # Without any to speak of, each label is itself.
+    # With almost no noise, each label is its own bin.
     assert optimal_bins(histogram, epsilon=30.0).values == pytest.approx(range(5), abs=1e-9)
 
 
@@ -263,12 +263,12 @@ def test_labels_that_never_occur_belong_to_the_bin_above() -> None:
 
 @pytest.mark.parametrize("histogram", [[5], [[1, 2], [3, 4]], [1, -1], [1, math.nan], [1, math.inf]])
 def test_what_is_no_histogram_is_refused(histogram: list[float]) -> None:
-    with pytest.raises(ValueError, match="a histogram"):
+    with pytest.raises(ValueError, match="the histogram"):
         optimal_bins(np.array(histogram), epsilon=1.0)
 
 
 def test_debiasing_the_means_is_unbiased_for_the_mean_label() -> None:
-    """Over the histogram's labels and all their responses; with the shrunken values it would not be."""
+    """In expectation over the histogram's labels and all responses; the shrunken values would be biased."""
     histogram, epsilon = np.array([60, 30, 10, 10, 4, 4]), 1.5
     bins = optimal_bins(histogram, epsilon=epsilon)
     assert bins.values != pytest.approx(bins.means, abs=0.1)

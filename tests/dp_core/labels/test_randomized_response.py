@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dp_core.losses import binary_cross_entropy, poisson_log_loss
-from dp_core.randomized_response import RandomizedResponse, response_epsilon
+from dp_core.labels.randomized_response import RandomizedResponse, response_epsilon
+from dp_core.training.losses import binary_cross_entropy, poisson_log_loss
 
 
 def counting(k: int, epsilon: float) -> RandomizedResponse:
@@ -22,7 +22,7 @@ def counting(k: int, epsilon: float) -> RandomizedResponse:
 
 
 def table(response: RandomizedResponse) -> list[list[Fraction]]:
-    """The exact probability of each response (column) to each true value (row)."""
+    """Returns the exact probability of each response (column) to each true value (row)."""
     k = len(response.values)
     keep = Fraction(response.keep_probability)
     return [[keep if i == j else (1 - keep) / (k - 1) for j in range(k)] for i in range(k)]
@@ -33,7 +33,7 @@ def table(response: RandomizedResponse) -> list[list[Fraction]]:
 def test_probabilities_are_those_of_the_definition(k: int, epsilon: float) -> None:
     response = counting(k, epsilon)
     assert response.keep_probability == pytest.approx(math.exp(epsilon) / (math.exp(epsilon) + k - 1), rel=1e-12)
-    # Below the last digit of p, q cannot follow.
+    # q has the resolution of p's last digit.
     assert response.other_probability == pytest.approx(1 / (math.exp(epsilon) + k - 1), rel=1e-12, abs=2**-52)
     assert response.keep_probability + (k - 1) * response.other_probability == pytest.approx(1, abs=1e-15)
 
@@ -45,7 +45,7 @@ def test_what_is_drawn_is_never_above_the_epsilon_that_was_asked_for(k: int, eps
     assert (response.keep_probability * 2**53).is_integer()
     spent = response_epsilon(response.keep_probability, k)
     assert spent <= epsilon
-    # Nor below it by more than three of the steps that p can take.
+    # It is not more than three of p's steps below it either.
     more = response.keep_probability + 3 * 2**-53
     assert more >= 1 or response_epsilon(more, k) > epsilon
 
@@ -63,7 +63,7 @@ def test_epsilon_is_the_largest_ratio_over_all_pairs_of_labels(k: int, epsilon: 
 
 @pytest.mark.parametrize("epsilon", [50.0, 800.0])
 def test_a_large_epsilon_is_numerically_harmless(epsilon: float) -> None:
-    """Even then a label could be another: what ran has a finite ε."""
+    """Even then a label can be replaced, so what ran has a finite ε."""
     response = counting(3, epsilon)
     assert response.keep_probability == 1 - 2**-53
     assert 0 < response.other_probability < 1e-16
@@ -74,7 +74,7 @@ def test_a_large_epsilon_is_numerically_harmless(epsilon: float) -> None:
 def test_epsilon_of_special_probabilities() -> None:
     assert response_epsilon(1.0, 2) == response_epsilon(0.0, 2) == response_epsilon(0.0, 5) == math.inf
     assert response_epsilon(0.25, 4) == 0
-    # Lying most of the time tells as much as telling the truth.
+    # Replacing most labels reveals as much as keeping most.
     assert response_epsilon(0.25, 2) == pytest.approx(response_epsilon(0.75, 2))
 
 
@@ -91,7 +91,7 @@ def test_responses_have_the_stated_distribution(k: int, epsilon: float) -> None:
 
 
 def test_responses_are_independent_of_each_other() -> None:
-    """The correlation of neighbours within five standard deviations: fails less than once in 10⁶ seeds (fixed here)."""
+    """The correlation of neighbours is within five standard deviations: fails for one seed in 10⁶ (fixed here)."""
     kept = counting(2, 1.0).respond(np.zeros(100_000, np.int64), np.random.default_rng(1)) == 0
     assert abs(np.corrcoef(kept[1:], kept[:-1])[0, 1]) < 5 / math.sqrt(len(kept))
 
@@ -101,7 +101,7 @@ def test_shape_and_small_integers_are_kept() -> None:
     indices = np.array([[0, 199], [100, 57]], np.uint8)
     np.testing.assert_array_equal(response.respond(indices, np.random.default_rng(2)), indices)
     assert response.respond(np.empty(0), np.random.default_rng(2)).shape == (0,)
-    # Adding to an index of eight bits must not overflow: nearly all responses are others here, and all are found.
+    # Adding to an 8-bit index must not overflow. Nearly all responses differ from the label here, and all values occur.
     others = counting(200, 1e-6).respond(np.full(20_000, 199, np.uint8), np.random.default_rng(3))
     assert np.unique(others).tolist() == list(range(200))
 
@@ -109,7 +109,7 @@ def test_shape_and_small_integers_are_kept() -> None:
 @pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 1.0, 2.0, 3.0), (-2.5, 0.1, 7.0), (0.0, 1e-3, 50.0)])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 8.0, 50.0])
 def test_debiased_labels_have_the_true_value_as_expectation(values: tuple[float, ...], epsilon: float) -> None:
-    """Summed over all responses with their exact probabilities; what is left is the rounding of the k numbers."""
+    """Summed over all responses with their exact probabilities, up to the rounding of the k numbers."""
     response = RandomizedResponse(values, epsilon)
     debiased = response.debiased_values
     for i, row in enumerate(table(response)):
@@ -134,16 +134,16 @@ def test_debiased_labels_make_both_losses_unbiased(loss: object) -> None:
 @pytest.mark.parametrize(
     ("values", "epsilon", "complaint"),
     [
-        ((1.0,), 1.0, "2 values or more"),
-        ((0.0, 0.0), 1.0, "values must rise"),
-        ((1.0, 0.0), 1.0, "values must rise"),
+        ((1.0,), 1.0, "at least 2 values"),
+        ((0.0, 0.0), 1.0, "values must increase"),
+        ((1.0, 0.0), 1.0, "values must increase"),
         ((0.0, math.nan), 1.0, "values must be finite"),
         ((0.0, math.inf), 1.0, "values must be finite"),
         ((0.0, 1.0), 0.0, "epsilon must be positive and finite"),
         ((0.0, 1.0), -1.0, "epsilon must be positive and finite"),
         ((0.0, 1.0), math.inf, "epsilon must be positive and finite"),
         ((0.0, 1.0), math.nan, "epsilon must be positive and finite"),
-        ((0.0, 1.0, 2.0), 1e-17, "so small that no response would tell anything"),
+        ((0.0, 1.0, 2.0), 1e-17, "so small that responses would not depend on the label"),
     ],
 )
 def test_impossible_responses_are_refused(values: tuple[float, ...], epsilon: float, complaint: str) -> None:
@@ -155,7 +155,7 @@ def test_impossible_responses_are_refused(values: tuple[float, ...], epsilon: fl
 def test_indices_out_of_range_are_refused(indices: list[int]) -> None:
     response = counting(3, 1.0)
     for use in (response.plain, response.debiased, lambda some: response.respond(some, np.random.default_rng(0))):
-        with pytest.raises(ValueError, match="indices of 3 values must be 0 to 2"):
+        with pytest.raises(ValueError, match="indices of 3 values must be from 0 to 2"):
             use(np.array(indices))
-        with pytest.raises(ValueError, match="must be whole numbers, got float64"):
+        with pytest.raises(ValueError, match="must be integers, got dtype float64"):
             use(np.array([0.0, 1.0]))

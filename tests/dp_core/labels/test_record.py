@@ -1,4 +1,4 @@
-"""Records of randomised labels: ε from what ran, its composition, and which runs cannot be what they state."""
+"""Records of randomised labels: ε of what ran, its composition, and runs that were not what they state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dp_accounting import NeighboringRelation, dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_core.label_record import LabelRecord, composed_epsilon, event, response_defects
-from dp_core.randomized_response import RandomizedResponse
+from dp_core.labels.randomized_response import RandomizedResponse
+from dp_core.labels.record import LabelRecord, composed_epsilon, event, response_defects
 
 
 def recorded(response: RandomizedResponse, *, examples: int = 100_000, **changes: object) -> LabelRecord:
@@ -73,7 +73,7 @@ def test_draws_add_up_and_each_counts_once() -> None:
 
 def test_one_draw_with_two_stories_is_refused() -> None:
     record = recorded(counting(2, 1.0))
-    with pytest.raises(ValueError, match="both of draw 'first', and differ"):
+    with pytest.raises(ValueError, match="have the draw 'first' but differ"):
         composed_epsilon([record, dataclasses.replace(record, keep_probability=0.9)])
 
 
@@ -81,7 +81,7 @@ def test_one_draw_with_two_stories_is_refused() -> None:
     ("changes", "complaint"),
     [
         ({"kind": "ternary"}, "no accounting for labels of kind 'ternary'"),
-        ({"starts": (0,)}, "as many values as bins"),
+        ({"starts": (0,)}, "one value per bin"),
         ({"keep_probability": 1.1}, "keep_probability must be from 0 to 1"),
         ({"keep_probability": math.nan}, "keep_probability must be from 0 to 1"),
         ({"histogram_epsilon": -0.1}, "histogram_epsilon must not be negative"),
@@ -102,14 +102,14 @@ def accountant() -> pld.PLDAccountant:
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_epsilon_agrees_with_the_accountant(k: int, epsilon: float) -> None:
-    """The accountant's is an upper bound, within its discretisation."""
+    """The accountant's ε is an upper bound, tight up to its discretisation."""
     record = recorded(counting(k, epsilon))
     theirs = accountant().compose(event(record)).get_epsilon(0.0)
     assert record.epsilon <= theirs <= record.epsilon + 1.01e-4
 
 
 def test_replacing_is_the_relation_that_matters() -> None:
-    """An accountant whose neighbour is an empty label states less than replacing a label costs."""
+    """With an empty label as the neighbour, an accountant states less than replacing a label costs."""
     record = recorded(counting(2, 1.0))
     empty = pld.PLDAccountant(NeighboringRelation.REPLACE_SPECIAL)
     assert empty.compose(event(record)).get_epsilon(0.0) < 0.7 * record.epsilon
@@ -117,7 +117,7 @@ def test_replacing_is_the_relation_that_matters() -> None:
 
 
 def test_the_accountant_loses_count_of_self_composed_responses() -> None:
-    """Why ``composed_epsilon`` adds up by itself. When this fails, dp_accounting has mended it."""
+    """Why ``composed_epsilon`` adds up ε itself. If this fails, dp_accounting has fixed it."""
     record = recorded(counting(2, math.log(3)))
     one = event(record)
     assert isinstance(one, dp_accounting.RandomizedResponseDpEvent)
@@ -131,7 +131,7 @@ def test_the_accountant_loses_count_of_self_composed_responses() -> None:
 
 
 def test_the_histogram_is_in_the_event() -> None:
-    """The accountant refuses it under this relation, rather than leaving it out."""
+    """The accountant refuses it under this relation instead of ignoring it."""
     record = recorded(counting(3, 1.0), kind="bins", histogram_epsilon=0.3)
     composed = event(record)
     assert isinstance(composed, dp_accounting.ComposedDpEvent)
@@ -146,7 +146,7 @@ def test_a_run_without_noise_is_not_private() -> None:
     assert record.epsilon == accountant().compose(event(record)).get_epsilon(1e-5) == math.inf
 
 
-# Runs that cannot be what they state.
+# Runs that were not what they state.
 
 Respond = Callable[[np.ndarray, int, float, np.random.Generator], np.ndarray]
 
@@ -164,7 +164,7 @@ def skewed_labels(k: int, examples: int, rng: np.random.Generator) -> np.ndarray
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 12.0])
 @pytest.mark.parametrize("examples", [0, 3, 500, 20_000])
 def test_correct_runs_pass(k: int, epsilon: float, examples: int) -> None:
-    """Fifty seeds each, 1800 in all: a false alarm among them has a probability below 0.002."""
+    """Fifty seeds each, 1,800 in all: a false alarm among them has a probability below 0.002."""
     response = counting(k, epsilon)
     record = recorded(response, examples=examples)
     for seed in range(50):
@@ -178,7 +178,7 @@ def no_noise(true: np.ndarray, k: int, p: float, rng: np.random.Generator) -> np
 
 
 def kept_too_often(true: np.ndarray, k: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """By ten standard deviations of the share."""
+    """The share is off by ten standard deviations."""
     more = p + 10 * math.sqrt(p * (1 - p) / len(true))
     return np.where(rng.random(len(true)) < more, true, (true + rng.integers(1, k, len(true))) % k)
 
@@ -188,14 +188,14 @@ def uniform_among_all(true: np.ndarray, k: int, p: float, rng: np.random.Generat
 
 
 def kept_by_label(true: np.ndarray, k: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Zeros are kept less and the others more, so that the share of all is right."""
+    """Zeros are kept less often and other labels more often, so the total share is right."""
     zeros = np.mean(true == 0)
     keep = np.where(true == 0, p - 0.1 * (1 - zeros), p + 0.1 * zeros)
     return np.where(rng.random(len(true)) < keep, true, (true + rng.integers(1, k, len(true))) % k)
 
 
 def next_one(true: np.ndarray, k: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """A wrong response is always the neighbour."""
+    """A wrong response is always the neighbouring value."""
     return np.where(rng.random(len(true)) < p, true, (true + 1) % k)
 
 
@@ -235,4 +235,4 @@ def test_missing_responses_are_told() -> None:
 
 def test_a_table_of_another_size_is_told() -> None:
     [defect] = response_defects(recorded(counting(2, 1.0)), np.zeros((3, 3), np.int64))
-    assert defect == "transitions between 2 values must be a table of 2 by 2, not of shape (3, 3)"
+    assert defect == "transitions between 2 values must have shape (2, 2), got (3, 3)"

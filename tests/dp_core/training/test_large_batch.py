@@ -11,9 +11,9 @@ GIB = 2**30
 
 
 def test_a_batch_of_65536_runs_under_four_gibibytes() -> None:
-    """The limit is the kernel's, on the memory that the process may allocate; at once, the batch's
-    layer signals alone would take more than half of it, and vmap's gradients 2.8 TB."""
-    command = [sys.executable, "-m", "tests.large_batch", "65536", str(4 * GIB)]
+    """The kernel enforces the limit on the process's allocations. Without physical batches the layer signals
+    alone would take more than half of it, and vmap's per-example gradients 2.8 TB."""
+    command = [sys.executable, "-m", "tests.support.large_batch", "65536", str(4 * GIB)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     measured = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Losses against scikit-learn and the paper's formulas."""
+"""Losses agree with scikit-learn and with the paper's formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dp_core.losses import auc_loss, binary_cross_entropy, mean_poisson_log_loss, poisson_log_loss
+from dp_core.training.losses import auc_loss, binary_cross_entropy, mean_poisson_log_loss, poisson_log_loss
 
 
 def test_auc_loss_equals_scikit_learn_with_and_without_ties() -> None:
@@ -34,6 +34,6 @@ def test_poisson_log_loss_is_the_papers() -> None:
     f, y = np.array([-1.0, 0.5, 2.0], np.float32), np.array([0.0, 3.0, 1.0], np.float32)
     np.testing.assert_allclose(poisson_log_loss(f, y), np.exp(f) - y * f, rtol=1e-6)
     assert mean_poisson_log_loss(f, y) == pytest.approx(float(np.mean(np.exp(f) - y * f)))
-    # It is least where exp(f) is the mean count.
+    # The minimum is at exp(f) = mean count.
     around = [mean_poisson_log_loss(np.full(4, np.log(m), np.float32), np.array([0, 1, 2, 5.0])) for m in (1.9, 2, 2.1)]
     assert around[1] < min(around[0], around[2])

@@ -1,4 +1,4 @@
-"""The noise has the stated scale, everywhere, and is fresh at every step."""
+"""The noise has the stated scale on every coordinate and is independent across steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_core import noise
-from dp_core.noise import add_gaussian
+from dp_core.training import noise
+from dp_core.training.noise import add_gaussian
 
 pytestmark = pytest.mark.usefixtures("strict_types")
 
@@ -20,7 +20,7 @@ PARAMS = {"a": {"kernel": jnp.zeros((100, 300)), "bias": jnp.zeros(300)}, "b": {
 
 @pytest.fixture(params=["at once", "large ones by themselves"])
 def draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of drawing: the tables of tests are small unless the limit is lowered."""
+    """Draws noise both ways: small arrays together, and large arrays by themselves (with a lowered limit)."""
     if request.param == "large ones by themselves":
         monkeypatch.setattr(noise, "LARGE_ARRAY", 5000)
 
@@ -31,7 +31,7 @@ def flat(values: Any) -> np.ndarray:
 
 @pytest.mark.usefixtures("draws")
 def test_noise_is_gaussian_with_the_stated_deviation() -> None:
-    """Kolmogorov-Smirnov on each parameter; a correct generator fails once in 10⁴ seeds (fixed here)."""
+    """Kolmogorov-Smirnov test on each parameter; one seed in 10⁴ fails by chance (fixed here)."""
     noised = add_gaussian(jax.random.key(0), PARAMS, jnp.float32(2.5))
     for leaf in jax.tree.leaves(noised):
         assert stats.kstest(np.asarray(leaf).ravel() / 2.5, "norm").pvalue > 1e-4
@@ -39,7 +39,7 @@ def test_noise_is_gaussian_with_the_stated_deviation() -> None:
 
 @pytest.mark.usefixtures("draws")
 def test_parameters_and_steps_get_independent_noise() -> None:
-    """Correlations within five standard errors: each fails once in a million seeds (fixed here)."""
+    """Correlations within five standard errors; about one seed in a million fails each (fixed here)."""
     first, second = (
         flat(add_gaussian(jax.random.fold_in(jax.random.key(1), step), PARAMS, jnp.float32(1.0))) for step in range(2)
     )
@@ -58,7 +58,7 @@ def test_noise_is_added_to_the_sum() -> None:
 
 
 def test_rows_at_the_end_of_a_large_array_change_no_other_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables get rows at their end to lie evenly on devices: every number of them must train the same model."""
+    """Tables are padded to divide evenly among devices; any number of devices must train the same model."""
     monkeypatch.setattr(noise, "LARGE_ARRAY", 5000)
     key, deviation = jax.random.key(3), jnp.float32(1.0)
     alone = add_gaussian(key, PARAMS, deviation)

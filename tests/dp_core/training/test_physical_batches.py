@@ -1,4 +1,4 @@
-"""A logical batch in pieces: every example once, no group across two pieces, room for the largest."""
+"""Layout of logical batches: every example once, no group split across pieces, room for the largest batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_core.microbatches import Microbatches, make_microbatches
-from dp_core.physical_batches import lay_out, physical_shape
+from dp_core.clipping.microbatches import Microbatches, make_microbatches
 from dp_core.sampling import PoissonSampler, SampledBatch
+from dp_core.training.physical_batches import lay_out, physical_shape
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -27,7 +27,7 @@ def test_every_example_is_in_one_row_and_groups_stay_together(
     shape = physical_shape(max_batch_size, largest_rows=largest_rows, microbatches=microbatches, devices=devices)
     assert shape.rows % devices == 0
     rng = np.random.default_rng(seed)
-    # The largest batch there is, with groups as uneven as they may come.
+    # The largest batch, with groups of random sizes.
     groups = np.sort(rng.integers(0, max(1, max_batch_size // microbatch_size), max_batch_size))
     sampled = SampledBatch(rng.permutation(max_batch_size), groups if microbatches else None)
     laid = lay_out(sampled, shape, microbatches)
@@ -51,7 +51,7 @@ def test_every_example_is_in_one_row_and_groups_stay_together(
     for piece, row in zip(*np.nonzero(laid.mask), strict=True):
         place = (int(piece), int(laid.groups[piece, row]))
         places.setdefault(group_of[int(laid.indices[piece, row])], set()).add(place)
-    # One place a group, and another for each group.
+    # Each group is in one place, and no two groups share one.
     assert all(len(found) == 1 for found in places.values())
     assert len({next(iter(found)) for found in places.values()}) == len(places)
     for piece in range(shape.pieces):
@@ -67,7 +67,7 @@ def test_pieces_are_filled_evenly() -> None:
 
 
 def test_too_large_groups_lose_their_last_members_alone() -> None:
-    """What a full group drops is decided inside it, so another group never notices."""
+    """A full group drops its own last members; other groups are unaffected."""
     groups = np.array([0] * 2 + [1] * 7 + [2] * 3)
     laid = lay_out(SampledBatch(np.arange(12), groups), physical_shape(12, largest_rows=64), Microbatches(2, 4))
     assert laid.indices[laid.mask > 0].tolist() == [0, 1, 2, 3, 4, 5, 9, 10, 11]

@@ -1,4 +1,4 @@
-"""Whatever the devices and processes, and wherever the tables lie: the same model."""
+"""Every placement trains the same model: any number of devices and processes, tables replicated or sharded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_core import placement
-from dp_core.placement import Placement
-from tests.several_devices import (
+from dp_core.training import placement
+from dp_core.training.placement import Placement
+from tests.support.several_devices import (
     L2_CLIP_NORM,
     NOISE_MULTIPLIER,
     ROWS,
@@ -29,7 +29,7 @@ PLACEMENTS = {
     4: [ALONE, (2, "row_sharded"), (8, "replicated"), (8, "row_sharded")],
 }
 CASES = [(size, place) for size, places in PLACEMENTS.items() for place in places]
-# Large tables are cut, with rows added up to a multiple of the devices.
+# Rows of the sharded tables, padded to a multiple of the devices.
 CUT = {"embedding_0": {2: 302, 4: 304, 8: 304}, "embedding_2": {2: 54, 4: 56, 8: 56}}
 
 Reports = dict[tuple[int, tuple[int, str]], Any]
@@ -37,7 +37,7 @@ Reports = dict[tuple[int, tuple[int, str]], Any]
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What a process with eight devices saw of each placement."""
+    """The report of a process with eight devices on each placement."""
     runs = [Run(places, size) for size, places in PLACEMENTS.items()]
     seen = in_processes(runs, tmp_path_factory.mktemp("devices"), devices=8, timeout=TIMEOUT_SECONDS)
     return dict(zip(CASES, [report for reports in seen for report in reports], strict=True))
@@ -45,7 +45,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What two processes with two devices each saw of one training."""
+    """The reports of two processes, with two devices each, on one joint training."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -70,7 +70,7 @@ def test_any_placement_trains_the_same_model(reports: Reports, microbatch_size: 
 
 @pytest.mark.parametrize(("microbatch_size", "place"), CASES)
 def test_tables_lie_where_they_should(reports: Reports, microbatch_size: int, place: tuple[int, str]) -> None:
-    """And so does the momentum, and what was saved and put back; and all copies are the same to the bit."""
+    """Likewise the momentum and a restored checkpoint; replicas are equal to the bit."""
     report, (devices, tables) = reports[microbatch_size, place], place
     for name, rows in VOCABULARIES.items():
         cut = tables == "row_sharded" and name in CUT
@@ -81,9 +81,9 @@ def test_tables_lie_where_they_should(reports: Reports, microbatch_size: int, pl
 
 
 def assert_noise_is_drawn_once(report: Any) -> None:
-    """By χ² on every array of more than 20 numbers: a correct one fails once in 10⁶ (and the seed is fixed).
+    """χ² test on every array of more than 20 numbers; one seed in 10⁶ fails by chance (fixed here).
 
-    Noise from each of n devices would have √n times the deviation.
+    If each of n devices added its own noise, the deviation would be √n times larger.
     """
     everything = []
     for name, values in report["noise"].items():
@@ -93,7 +93,7 @@ def assert_noise_is_drawn_once(report: Any) -> None:
             low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], standard.size)
             assert low < np.sum(standard**2) < high, name
     drawn = np.concatenate(everything)
-    # No two of the numbers share their noise: copies of a draw would.
+    # Repeated draws would show as equal numbers.
     assert len(np.unique(np.round(drawn, 4))) > 0.95 * len(drawn)
 
 
@@ -124,7 +124,7 @@ def test_each_process_fetches_its_own_rows(together: list[Any]) -> None:
 
 def test_more_devices_than_there_are() -> None:
     seen = len(jax.devices())
-    with pytest.raises(ValueError, match=f"100000 devices were asked for, but JAX sees {seen}"):
+    with pytest.raises(ValueError, match=f"asks for 100000 devices, but JAX sees {seen}"):
         Placement(100_000).copied(np.zeros(1))
 
 

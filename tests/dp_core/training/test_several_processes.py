@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from tasks.cli import main
-from tasks.home import read_json
-from tasks.train import run_trial
-from tasks.trial import Trial
-from tests.trials import make_prepared, make_trial
+from tasks.runtime.home import read_json
+from tasks.training.loop import run_trial
+from tasks.training.trial import Trial
+from tests.support.trials import make_prepared, make_trial
 
 TIMEOUT_SECONDS = 180
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def train_together(processes: int, devices_each: int) -> list[subprocess.CompletedProcess[str]]:
-    """``python -m tasks train`` in several processes at once; none of them outlives the call."""
+    """Runs ``python -m tasks train`` in several processes at once; all have ended when it returns."""
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}"}
     command = [sys.executable, "-m", "tasks", "train", "--json", "--pipeline", "tiny", "--run", "only"]
     command += ["--processes", str(processes), "--coordinator", f"127.0.0.1:{free_port()}"]
@@ -78,7 +78,7 @@ def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path, ran
     write_plan(own_home, trial, prepared.path)
     first, second = train_together(2, devices_each=2)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    # The first writes and logs, the second only works.
+    # Only the first process writes and logs.
     assert json.loads(first.stdout)[0]["trial"] == trial.key
     assert json.loads(second.stdout) == []
 
@@ -99,6 +99,6 @@ def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path, ran
 
 def test_processes_that_cannot_be(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--processes", "2"]) == 2
-    assert "need --coordinator host:port" in capsys.readouterr().err
+    assert "needs --coordinator HOST:PORT" in capsys.readouterr().err
     assert main(["train", "--processes", "2", "--process", "2", "--coordinator", "127.0.0.1:1"]) == 2
-    assert "--process must be from 0 to 1, got 2" in capsys.readouterr().err
+    assert "--process must be between 0 and 1, got 2" in capsys.readouterr().err

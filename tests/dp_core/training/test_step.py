@@ -1,32 +1,32 @@
-"""The DP-SGD step: with no bound and no noise it is plain SGD, and with them it is what is stated."""
+"""The DP-SGD step: plain SGD without clipping and noise, and the stated mechanism with them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from dp_core.microbatches import make_microbatches
-from dp_core.models import CategoricalFeature
-from dp_core.optimizers import cosine_decay, make_optimizer
-from dp_core.signals import Batch
-from dp_core.training import Hyperparameters, Method, Steps, Trainer, TrainState, as_traced, make_trainer
-from tests.gradients import QUICKLY, example_gradients, oracle_sum
-from tests.models import make_batch, make_model, make_parameters, rows_of
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.clipping.signals import Batch
+from dp_core.models.spec import CategoricalFeature
+from dp_core.training.method import Method
+from dp_core.training.optimizers import OPTIMIZERS
+from dp_core.training.step import Hyperparameters, Steps, Trainer, TrainState, as_traced, make_trainer
+from tests.support.gradients import QUICKLY, example_gradients, oracle_sum
+from tests.support.models import make_batch, make_model, make_parameters, rows_of
 
-OPTIMIZERS = ("sgd", "yogi", "adagrad", "adam", "adamw")
 STEPS = 6
 MODEL = make_model(features=(CategoricalFeature(7, 2, slots=2),), hidden_layers=(4,))
 METHOD = Method(MODEL, task="pctr", optimizer="sgd", momentum=0.9, private=True)
 
 
 def as_steps(steps: Sequence[Sequence[Batch]], *, pieces: Sequence[int] = (), active: int | None = None) -> Steps:
-    """A dispatch of the given physical batches of each step."""
+    """A dispatch of steps, given the physical batches of each."""
     flat = [batch for batches in steps for batch in batches]
     shape = len(steps), len(steps[0])
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves).reshape(*shape, *leaves[0].shape), *flat)
@@ -40,7 +40,7 @@ _PROGRAMS: dict[Any, Any] = {}
 def run(
     trainer: Trainer, state: TrainState, steps: Steps, hyper: Hyperparameters, key: int = 9
 ) -> tuple[TrainState, np.ndarray]:
-    """``trainer.run``, compiled in a hurry."""
+    """``trainer.run``, compiled without optimisations."""
     arguments = state, steps, jax.random.key(key), as_traced(hyper)
     name = trainer, steps.batches.mask.shape
     if name not in _PROGRAMS:
@@ -79,39 +79,14 @@ def test_no_bound_and_no_noise_is_non_private_training(optimizer: str, task: str
     assert not np.allclose(flat(released[0]), flat(params), atol=1e-3)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_rate_outside_the_optimizer_is_the_rate_inside(optimizer: str) -> None:
-    """Scaling the update of an optimiser of rate 1 is optax's own optimiser with the cosine schedule."""
-    schedule = optax.cosine_decay_schedule(0.05, STEPS)
-    reference = {
-        "sgd": optax.sgd(schedule, momentum=0.9),
-        "yogi": optax.yogi(schedule),
-        "adagrad": optax.adagrad(schedule),
-        "adam": optax.adam(schedule),
-        "adamw": optax.adamw(schedule),
-    }[optimizer]
-    ours = make_optimizer(optimizer, momentum=0.9)
-    params = {"w": jnp.linspace(-1, 1, 7)}
-    expected, actual = params, params
-    reference_state, our_state = reference.init(params), ours.init(params)
-    for step in range(STEPS):
-        gradient = {"w": jnp.sin(jnp.arange(7, dtype=jnp.float32) + step)}
-        update, reference_state = reference.update(gradient, reference_state, expected)
-        expected = optax.apply_updates(expected, update)
-        update, our_state = ours.update(gradient, our_state, actual)
-        rate = cosine_decay(jnp.float32(0.05), jnp.float32(step), jnp.float32(STEPS))
-        actual = optax.apply_updates(actual, jax.tree.map(lambda leaf, rate=rate: rate * leaf, update))
-    np.testing.assert_allclose(actual["w"], expected["w"], rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.usefixtures("strict_types")
 @pytest.mark.parametrize(("microbatch_size", "sensitivity"), [(1, 1.0), (4, 2.0)])
 def test_one_private_step_is_the_noised_clipped_sum_over_the_expected_count(
     microbatch_size: int, sensitivity: float
 ) -> None:
-    """Many steps from one state: their mean is the oracle's clipped sum over the *expected* number of
-    examples or groups, and their spread is σ·C times the sensitivity over that number.
-    Five standard errors, in a hundred coordinates: once in 10⁴ seeds not (fixed here)."""
+    """Many steps from one state: their mean is the oracle's clipped sum divided by the *expected* number of
+    examples or groups, and their deviation is σ · C · sensitivity divided by that number.
+    Five standard errors in a hundred coordinates; about one seed in 10⁴ fails (fixed here)."""
     microbatches = make_microbatches(microbatch_size)
     batch = make_batch(MODEL, 16, microbatches=microbatches)
     params = make_parameters(MODEL, batch)
@@ -123,7 +98,7 @@ def test_one_private_step_is_the_noised_clipped_sum_over_the_expected_count(
         noise_multiplier=3.0,
         sensitivity=sensitivity,
     )
-    trainer = make_trainer(METHOD._replace(microbatch_size=microbatch_size))
+    trainer = make_trainer(dataclasses.replace(METHOD, microbatch_size=microbatch_size))
     steps = as_steps([[batch]])
     draws, repeats, count = [], 300, 50 / microbatch_size
     for seed in range(repeats):
@@ -139,12 +114,12 @@ def test_one_private_step_is_the_noised_clipped_sum_over_the_expected_count(
 
 @pytest.mark.usefixtures("strict_types")
 def test_noise_differs_from_step_to_step_and_follows_the_key() -> None:
-    """Without examples and momentum, and at a constant rate, a step is nothing but its noise."""
+    """Without examples or momentum, and at a constant rate, a step consists of its noise."""
     batch = make_batch(MODEL, 16)
     params = make_parameters(MODEL, batch)
     nothing = as_steps([[batch._replace(mask=np.zeros(16, np.float32))]])
     hyper = Hyperparameters(0.1, 10**6, 16, l2_clip_norm=1.0, noise_multiplier=1.0)
-    trainer = make_trainer(METHOD._replace(momentum=0.0))
+    trainer = make_trainer(dataclasses.replace(METHOD, momentum=0.0))
 
     def moves(key: int) -> list[np.ndarray]:
         state, seen = start(trainer, params, hyper), []
@@ -156,12 +131,12 @@ def test_noise_differs_from_step_to_step_and_follows_the_key() -> None:
 
     first, again, other = moves(0), moves(0), moves(1)
     np.testing.assert_array_equal(first, again)
-    # Deviations are 0.1/16; that two of them agree to a thousandth happens to few coordinates.
+    # The noise has deviation 0.1/16; few coordinates of two draws agree to a thousandth of that.
     for left, right in ((first[0], first[1]), (first[1], first[2]), (first[0], other[0]), (first[1], other[0])):
         assert np.mean(np.abs(left - right) > 1e-3 * 0.1 / 16) > 0.95
 
 
-# What is below looks at one dispatch in different ways: three steps of up to three physical batches.
+# The tests below share one dispatch: three steps of up to three physical batches.
 HYPER = Hyperparameters(
     0.3,
     20,
@@ -176,14 +151,14 @@ HYPER = Hyperparameters(
 
 def adaptive(microbatch_size: int) -> tuple[Trainer, Any, list[list[Batch]]]:
     """A trainer with an adaptive clip norm and momentum, its parameters and its batches."""
-    trainer = make_trainer(METHOD._replace(clipping="adaptive", microbatch_size=microbatch_size))
+    trainer = make_trainer(dataclasses.replace(METHOD, clipping="adaptive", microbatch_size=microbatch_size))
     microbatches = make_microbatches(microbatch_size)
     steps = [[make_batch(MODEL, 8, seed=3 * i + j, microbatches=microbatches) for j in range(3)] for i in range(3)]
     return trainer, make_parameters(MODEL, steps[0][0]), steps
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Physical batches as one; the padding stays where it was."""
+    """Concatenates physical batches; padding stays in place."""
     parts = [np.concatenate(part) for part in zip(*(batch[:4] for batch in batches), strict=True)]
     if batches[0].groups is None:
         return Batch(*parts)
@@ -227,7 +202,7 @@ def test_only_the_first_pieces_and_the_active_steps_are_used() -> None:
     assert_same(actual, expected)
     assert int(actual.step) == 2
     assert losses[2] == 0
-    # The pieces that are used do count.
+    # The used pieces do matter.
     all_pieces, _ = run(trainer, start(trainer, params, HYPER), as_steps(steps, active=2), HYPER)
     assert not np.allclose(flat(all_pieces.params), flat(actual.params), atol=1e-4)
 
@@ -236,7 +211,7 @@ def test_only_the_first_pieces_and_the_active_steps_are_used() -> None:
 @pytest.mark.parametrize("microbatch_size", [1, 4])
 @pytest.mark.parametrize("value", ["label", "integer"])
 def test_a_step_with_an_example_that_is_not_a_number_is_refused(microbatch_size: int, value: str) -> None:
-    """Nothing is updated by it, nor by any step after it in this dispatch and in later ones."""
+    """Neither it nor any later step, in this dispatch or another, updates anything."""
     trainer, params, steps = adaptive(microbatch_size)
     good, _ = run(trainer, start(trainer, params, HYPER), as_steps(steps, active=1), HYPER)
     good = jax.tree.map(np.asarray, good)
@@ -260,12 +235,12 @@ def test_a_step_with_an_example_that_is_not_a_number_is_refused(microbatch_size:
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
 @pytest.mark.parametrize("first", [1e-2, 1e3])
 def test_an_adaptive_clip_norm_finds_the_quantile_of_the_gradient_norms(quantile: float, first: float) -> None:
-    """On one batch, with parameters that stay as they are."""
+    """Repeats one batch at a learning rate of zero."""
     batch = rows_of(make_batch(MODEL, 256, seed=2), slice(0, 256))
     params = make_parameters(MODEL, batch)
     lengths = np.linalg.norm(example_gradients(MODEL, params, batch), axis=1)
     hyper = Hyperparameters(0.0, 10, 256, first, 0.5, 1.0, 0.5, quantile)
-    trainer = make_trainer(METHOD._replace(clipping="adaptive"))
+    trainer = make_trainer(dataclasses.replace(METHOD, clipping="adaptive"))
     state, steps = start(trainer, params, hyper), as_steps([[batch]] * 10)
     for _ in range(40):
         state, _ = run(trainer, state, steps, hyper)
@@ -275,8 +250,8 @@ def test_an_adaptive_clip_norm_finds_the_quantile_of_the_gradient_norms(quantile
 
 @pytest.mark.usefixtures("strict_types")
 def test_the_count_of_a_step_has_noise_of_its_own() -> None:
-    """200 steps: the deviation of the noisy count is within five standard errors (the seeds are fixed), and it
-    is no function of the gradient's noise."""
+    """200 steps: the deviation of the noisy count is within five standard errors (seeds are fixed), and the
+    count is uncorrelated with the gradient's noise."""
     trainer, params, steps = adaptive(1)
     hyper = HYPER._replace(count_noise_multiplier=3.0, learning_rate=1.0, total_steps=10**6)
     counts, first_noise = [], []
@@ -302,7 +277,7 @@ def test_predictions_are_the_models() -> None:
 
 @pytest.mark.usefixtures("strict_types")
 def test_numbers_do_not_recompile() -> None:
-    method = METHOD._replace(momentum=0.5, clipping="adaptive")
+    method = dataclasses.replace(METHOD, momentum=0.5, clipping="adaptive")
     trainer = make_trainer(method)
     _, params, steps = adaptive(1)
     params = jax.tree.map(jnp.asarray, params)
@@ -310,7 +285,7 @@ def test_numbers_do_not_recompile() -> None:
         hyper = HYPER._replace(learning_rate=rate, l2_clip_norm=clip, noise_multiplier=noise)
         dispatch = as_steps(steps, pieces=(number + 1, 1, 2), active=number + 1)
         traced = as_traced(hyper)
-        # The state is used up by a run; what it was made of is not.
+        # A run donates the state's memory, but not the parameters that the state was made from.
         state = trainer.init(params, traced)
         for _ in range(2):
             state, _ = trainer.run(state, dispatch, jax.random.key(number), traced)

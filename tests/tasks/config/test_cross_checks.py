@@ -1,13 +1,12 @@
-"""What is well-formed in ``pipelines.yaml`` but cannot be, of grids and of what is shown of them."""
+"""Cross-field checks of grids and exhibits in ``pipelines.yaml``."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tasks.grids import LabelGrid
-from tests.yaml_files import GRID, SMALL, Load, edit, loader, mistakes
+from tasks.config.pipeline import LabelGrid, PrivateGrid
+from tasks.training.enumeration import combinations
+from tests.support.yaml_files import GRID, SMALL, Load, edit, mistakes
 
 LABEL_DP = """\
             label_dp: {optimizer: yogi, learning_rate: 0.01, batch_size: 64, epochs: 1, response: binary}
@@ -19,19 +18,14 @@ ALONE = SMALL[: SMALL.index("            dp_sgd:")] + LABEL_DP
 BESIDE = "    title: A sweep\n    exhibit: label_dp\n    columns: [response, debias]\n"
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    return loader(tmp_path)
-
-
 class TestExhibits:
-    """What a pipeline shows, and which ways of being private it needs for that."""
+    """Mechanisms, and the columns that an exhibit shows of them."""
 
     def test_label_dp_may_stand_beside_dp_sgd_or_alone(self, load: Load) -> None:
         config = load(edit(SMALL + LABEL_DP, "    title: A sweep\n", BESIDE))
         grid = config.grids("sweep", "tiny").tasks["pctr"].label_dp
         assert isinstance(grid, LabelGrid)
-        assert (grid.response, grid.debias, grid.largest_count) == (("binary",), (True,), 10)
+        assert (grid.response, grid.debias, grid.largest_count) == (("binary",), (True,), (10,))
         assert config.pipeline("sweep").columns == ("response", "debias"), "which only one of the two has"
         assert load(ALONE).grids("sweep", "tiny").tasks["pctr"].dp_sgd is None
 
@@ -44,7 +38,7 @@ class TestExhibits:
     @pytest.mark.parametrize("response", ["k_ary", "bins"])
     def test_a_response_that_is_for_other_labels(self, load: Load, response: str) -> None:
         assert mistakes(load, ALONE.replace("response: binary", f"response: {response}")) == [
-            f"my.yaml:25: {GRID}.tasks.pctr.label_dp.response: {response!r} is not for the labels of pctr; "
+            f"my.yaml:25: {GRID}.tasks.pctr.label_dp.response: {response!r} does not fit the labels of pctr; "
             "allowed: binary"
         ]
 
@@ -53,7 +47,7 @@ class TestExhibits:
         text = edit(text, "datasets: {pctr: logs}", "datasets: {pconvs: logs}")
         text = edit(text, "          pctr:\n", "          pconvs:\n")
         assert mistakes(load, text) == [
-            f"my.yaml:25: {GRID}.tasks.pconvs.label_dp.response: 'binary' is not for the labels of pconvs; "
+            f"my.yaml:25: {GRID}.tasks.pconvs.label_dp.response: 'binary' does not fit the labels of pconvs; "
             "allowed: bins, k_ary"
         ]
         assert load(text.replace("response: binary", "response: [k_ary, bins]"))
@@ -65,15 +59,35 @@ class TestExhibits:
 
     def test_a_column_that_is_no_setting(self, load: Load) -> None:
         assert mistakes(load, edit(SMALL, "    title: A sweep\n", BESIDE)) == [
-            f"my.yaml:18: pipelines.sweep.columns: {column} is no setting of what pctr trains under tiny"
+            f"my.yaml:18: pipelines.sweep.columns: no mechanism of pctr in profile tiny has a setting {column}"
             for column in ("debias", "response")
         ]
+
+    def test_every_setting_of_a_grid_takes_a_list_and_can_be_a_column(self, load: Load) -> None:
+        for name in PrivateGrid.model_fields:
+            text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    columns: [{name}]\n")
+            assert load(text).pipeline("sweep").columns == (name,)
+            grid = load(text).grids("sweep", "tiny").tasks["pctr"].dp_sgd
+            assert isinstance(getattr(grid, name), tuple)
+        text = edit(
+            SMALL,
+            "              l2_clip_norm: [1, 4]\n",
+            "              l2_clip_norm: 1\n              momentum: [0, 0.9]\n",
+        )
+        private = load(text).grids("sweep", "tiny").tasks["pctr"].dp_sgd
+        assert private is not None
+        assert [settings["momentum"] for settings in combinations(private, (4,))] == [0, 0.9]
 
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            ("[momentum]", "columns.0: input should be 'optimizer'"),
-            ("[epochs, epochs]", "columns: 'epochs' is in the list more than once"),
+            (
+                "[learning_rat]",
+                "columns.0: no setting is called 'learning_rat' (did you mean 'learning_rate'?)",
+            ),
+            ("[seed]", "columns.0: no setting is called 'seed'"),
+            ("[3]", "columns.0: input should be a valid string, got 3"),
+            ("[epochs, epochs]", "columns: 'epochs' is listed twice"),
         ],
     )
     def test_a_column_that_cannot_be(self, load: Load, columns: str, message: str) -> None:
@@ -88,14 +102,12 @@ class TestExhibits:
         ],
         ids=["dp_sgd", "non_private"],
     )
-    def test_lists_in_step_of_different_lengths(self, load: Load, old: str, new: str) -> None:
-        """Also of the baseline, whose settings go through the same lists."""
+    def test_zipped_lists_of_different_lengths(self, load: Load, old: str, new: str) -> None:
+        """Zipped lists of the baseline count, too."""
         text = edit(SMALL, "    title: A sweep\n", "    title: A sweep\n    together: [batch_size, epochs]\n")
         assert load(text)
         (only,) = mistakes(load, edit(text, old, new))
-        assert only.startswith(
-            "my.yaml:17: pipelines.sweep.together: lists to go through in step must be equally long, got {'batch_size'"
-        )
+        assert only.startswith("my.yaml:17: pipelines.sweep.together: zipped lists must have the same length, got ")
 
     def test_a_random_search_with_columns_or_with_labels(self, load: Load) -> None:
         random = "        seeds: 1\n        search: random\n"
@@ -103,10 +115,11 @@ class TestExhibits:
         assert load(text)
         columns = "    title: A sweep\n    exhibit: clip_norm\n    columns: [l2_clip_norm]\n"
         assert mistakes(load, edit(text, "    title: A sweep\n", columns)) == [
-            f"my.yaml:24: {GRID}.search: a table with columns needs every setting: use `search: all`, or no columns"
+            f"my.yaml:24: {GRID}.search: `search: random` does not try every setting, as columns need: "
+            "use `search: all` or drop columns"
         ]
         assert mistakes(load, edit(ALONE, "        seeds: 1\n", random)) == [
-            f"my.yaml:22: {GRID}.search: what `search: random` costs is not known for label_dp: use `search: all`"
+            f"my.yaml:22: {GRID}.search: `search: random` has no known privacy cost for label_dp: use `search: all`"
         ]
 
     def test_missing_budgets(self, load: Load) -> None:
@@ -117,7 +130,7 @@ class TestExhibits:
     SPEED = "        speed: {batch_sizes: [10, 20]}\n"
 
     def of(self, exhibit: str, grid: str) -> str:
-        """The small file with another exhibit and another grid."""
+        """Returns the small file with another exhibit and another grid."""
         text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    exhibit: {exhibit}\n")
         return text[: text.index("        epsilons:")] + grid
 
@@ -135,42 +148,52 @@ class TestExhibits:
         assert mistakes(load, self.of("noise_and_batch", self.CURVES)) == [f"my.yaml:20: {GRID}.epsilons: missing"]
 
     def test_one_of_three(self, load: Load) -> None:
-        told = f"{GRID}: give one of tasks (to train), curves (of noise) and speed (to measure), got "
+        told = f"{GRID}: give exactly one of tasks (to train), curves (of noise) and speed (of steps), got "
         assert f"my.yaml:20: {told}none" in mistakes(load, self.of("throughput", "        epsilons: [1]\n"))
         text = self.of("throughput", self.CURVES + self.SPEED)
-        assert mistakes(load, text) == [f"my.yaml:20: {told}['curves', 'speed']"]
+        assert mistakes(load, text) == [f"my.yaml:20: {told}curves and speed"]
         text = edit(SMALL, "        seeds: 1\n", self.SPEED)
-        assert mistakes(load, text) == [f"my.yaml:19: {told}['tasks', 'speed']"]
+        assert mistakes(load, text) == [f"my.yaml:19: {told}tasks and speed"]
 
     @pytest.mark.parametrize(
-        ("exhibit", "grid", "missing"),
-        [("clip_norm", SPEED, "tasks"), ("throughput", CURVES, "speed"), ("noise_and_batch", SPEED, "curves")],
+        ("exhibit", "grid", "message"),
+        [
+            ("clip_norm", SPEED, "shows tasks, but the grid has speed; use: throughput"),
+            ("throughput", CURVES, "shows speed, but the grid has curves; use: noise_and_batch"),
+            ("noise_and_batch", SPEED, "shows curves, but the grid has speed; use: throughput"),
+        ],
         ids=["tasks", "speed", "curves"],
     )
-    def test_an_exhibit_of_something_else(self, load: Load, exhibit: str, grid: str, missing: str) -> None:
+    def test_an_exhibit_of_something_else(self, load: Load, exhibit: str, grid: str, message: str) -> None:
         """One DAG and one kind of report serve all profiles of a pipeline."""
         text = self.of(exhibit, "        epsilons: [1]\n" + grid)
-        assert mistakes(load, text) == [
-            f"my.yaml:20: {GRID}: exhibit {exhibit} is made of {missing}, which are missing"
-        ]
+        assert mistakes(load, text) == [f"my.yaml:20: {GRID}: exhibit {exhibit} {message}"]
 
     @pytest.mark.parametrize(
         ("heading", "line", "message"),
         [
-            ("exhibit: clip_norm", 15, "columns: exhibit clip_norm is of columns: [l2_clip_norm]"),
+            (
+                "exhibit: clip_norm",
+                15,
+                "columns: exhibit clip_norm needs columns: [l2_clip_norm]",
+            ),
             (
                 "exhibit: optimizers\n    columns: [learning_rate]",
                 18,
-                "columns: exhibit optimizers is of columns: [optimizer, learning_rate]",
+                "columns: exhibit optimizers needs columns: [optimizer, learning_rate]",
             ),
         ],
         ids=["none", "other"],
     )
     def test_an_exhibit_without_its_columns(self, load: Load, heading: str, line: int, message: str) -> None:
         text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    {heading}\n")
-        assert mistakes(load, text) == [f"my.yaml:{line}: pipelines.sweep.{message}"]
+        hint = "; exhibit comparison takes any columns"
+        assert mistakes(load, text) == [f"my.yaml:{line}: pipelines.sweep.{message}{hint}"]
 
     def test_two_ways_to_be_private_are_for_one_exhibit(self, load: Load) -> None:
-        assert mistakes(load, SMALL + LABEL_DP) == [
-            f"my.yaml:23: {GRID}.tasks.pctr: exhibit relative_loss shows one way to be private: dp_sgd or label_dp"
+        assert load(SMALL + LABEL_DP).pipeline("sweep").exhibit == "comparison"
+        text = edit(SMALL + LABEL_DP, "    title: A sweep\n", "    title: A sweep\n    exhibit: relative_loss\n")
+        assert mistakes(load, text) == [
+            f"my.yaml:24: {GRID}.tasks.pctr: exhibit relative_loss shows one mechanism: "
+            "give dp_sgd or label_dp, not both"
         ]

@@ -1,4 +1,4 @@
-"""Descriptions of logs: what goes together and what does not."""
+"""Descriptions of logs: derived columns, and the checks of contradicting keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.descriptions import Dataset
+from tasks.config.dataset import Dataset
 
 FOLLOWING = {"event": "order", "event_time": "ordered_at", "same": ["user"], "within_days": 30}
 TEXT: dict[str, Any] = {
@@ -20,7 +20,7 @@ TEXT: dict[str, Any] = {
 }
 
 
-def test_what_is_read_as_what() -> None:
+def test_columns_by_how_they_are_read() -> None:
     described = Dataset.model_validate(
         {
             **TEXT,
@@ -33,7 +33,6 @@ def test_what_is_read_as_what() -> None:
             },
         }
     )
-    assert described.separator == ","
     assert described.missing == ("-1",)
     assert described.keep_rows == {"click": ("1",), "country": ("DE", "FR")}
     assert described.number_columns == ["price", "sale", "click"]
@@ -49,16 +48,16 @@ def test_what_is_read_as_what() -> None:
         ({"format": "parquet", "header": False, "delimiter": ";"}, "`delimiter` is for text"),
         ({"format": "parquet", "header": False, "time_format": "iso8601"}, "`time_format: iso8601` is for text"),
         ({"columns": ["a"]}, "leave out `columns`"),
-        ({"header": False}, "a csv without header needs `columns`"),
+        ({"header": False}, "a csv without a header needs `columns`"),
         ({"delimiter": '"'}, "the delimiter cannot be"),
         ({"delimiter": ";;"}, "at most 1 character"),
-        ({"time_column": None, "in_time_order": False}, "nothing but the order of the rows tells their time"),
-        ({"time_column": None, "time_format": "iso8601"}, "`time_format` is for a `time_column`"),
-        ({"time_column": "price"}, "column 'price' is a label or the time, so it cannot be a feature"),
-        ({"labels": {"pctr": {"kind": "binary"}}}, "give either the `column` of the label, or which `following`"),
+        ({"time_column": None, "in_time_order": False}, "without a `time_column`, rows must be in the order of time"),
+        ({"time_column": None, "time_format": "iso8601"}, "`time_format` needs a `time_column`"),
+        ({"time_column": "price"}, "column 'price' is a label, a time or an event id, so it cannot be a feature"),
+        ({"labels": {"pctr": {"kind": "binary"}}}, "a label needs either a `column` or `following` events"),
         (
             {"labels": {"pctr": {"kind": "count", "column": "click", "following": FOLLOWING}}},
-            "give either the `column` of the label, or which `following`",
+            "a label needs either a `column` or `following` events",
         ),
         ({"labels": {"pcvr": {"kind": "binary", "following": FOLLOWING}}}, "`kind` must be count, or any"),
         ({"labels": {"pcvr": {"kind": "any", "following": {**FOLLOWING, "event": "site"}}}}, "cannot be a feature"),
@@ -68,18 +67,18 @@ def test_what_is_read_as_what() -> None:
         ),
         (
             {"labels": {"pcvr": {"kind": "any", "following": {**FOLLOWING, "same": ["price"]}}}},
-            "column 'price' is used both as a number and as a token or time",
+            "column 'price' cannot be both a number and a token or time",
         ),
-        ({"vocabulary": "hash", "keep_vocabulary": True}, "`keep_vocabulary` is for a vocabulary made from the data"),
+        ({"vocabulary": "hash", "keep_vocabulary": True}, "`keep_vocabulary` needs a vocabulary made from the data"),
         ({"tolerated_bad_rows": 1.0}, "less than 1"),
         (
             {"header": False, "columns": ["a", "day"], "path_columns": ["day"]},
-            "both in `columns` and in `path_columns`",
+            "in both `columns` and `path_columns`",
         ),
         ({"header": False, "columns": ["click", "price", "site", "user"]}, "column 'time' is not in `columns`"),
     ],
 )
-def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> None:
+def test_contradicting_keys_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Dataset.model_validate({**TEXT, **changes})
     assert message in str(caught.value)

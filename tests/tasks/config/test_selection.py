@@ -1,4 +1,4 @@
-"""What a run was asked for: the pipeline's own choices, what replaces them, and what cannot be chosen."""
+"""Options of a run: the pipeline's defaults, what overrides them, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.config import Config, load_config
-from tasks.errors import UserError
-from tasks.home import CHECKOUT
-from tasks.selection import Selection, select
+from tasks.config.loading import Config, load_config
+from tasks.config.selection import Selection, select
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT
 
 SHIPPED = CHECKOUT / "pipelines.yaml"
 
@@ -29,7 +29,7 @@ def raw_file(tmp_path: Path) -> Path:
 
 
 def edited(tmp_path: Path, **criteo: Any) -> Config:
-    """The shipped file with other settings for its real dataset."""
+    """Returns the shipped file with other settings for its real dataset."""
     content = yaml.safe_load(SHIPPED.read_text())
     content["datasets"]["criteo_kaggle"].update(criteo)
     path = tmp_path / "pipelines.yaml"
@@ -102,7 +102,7 @@ def test_a_raw_file_in_the_yaml_needs_no_choice(tmp_path: Path, raw_file: Path) 
 
 
 def test_a_selection_survives_being_selected_again(config: Config) -> None:
-    """``run`` checks the options first and hands the same ones to the DAG, whose steps check them again."""
+    """``run`` checks the options, then passes them to the DAG; its steps check them again."""
     options = {"pipeline": "relative_loss", "profile": "smoke", "tasks": ["pcvr"], "epsilons": [2.0], "seeds": 2}
     chosen = select(config, options)
     again = {name: getattr(chosen, name) for name in options}
@@ -112,24 +112,27 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sedes": 3, "epsilon": 1}, "unknown option epsilon, sedes"),
+        (
+            {"sedes": 3, "epsilon": 1},
+            "unknown option epsilon, sedes; known: pipeline, profile, dataset, raw, tasks, epsilons, seeds",
+        ),
         (
             {"pipeline": "relative_los"},
-            "no pipeline is called 'relative_los' (did you mean 'relative_loss'?); there are: "
+            "unknown pipeline 'relative_los' (did you mean 'relative_loss'?); known: "
             "relative_loss, clip_norm, large_batch, throughput, optimizers, noise_and_batch, microbatch, accountants, "
             "label_dp",
         ),
         (
             {"profile": "papper"},
-            "no profile is called 'papper' (did you mean 'paper'?); there are: smoke, quick, paper",
+            "unknown profile 'papper' (did you mean 'paper'?); known: smoke, quick, paper",
         ),
-        ({"tasks": ["pctr", "ctr"]}, "no task is called 'ctr'; there are: pctr, pcvr, pconvs"),
-        ({"tasks": "pctr"}, "tasks is a list, got 'pctr'"),
-        ({"epsilons": 3}, "epsilons is a list, got 3"),
+        ({"tasks": ["pctr", "ctr"]}, "unknown task 'ctr'; known: pctr, pcvr, pconvs"),
+        ({"tasks": "pctr"}, "tasks must be a list, got 'pctr'"),
+        ({"epsilons": 3}, "epsilons must be a list, got 3"),
         (
             {"dataset": "criteo", "tasks": ["pctr"]},
-            "no dataset is called 'criteo' (did you mean 'criteo_search'?); "
-            "there are: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
+            "unknown dataset 'criteo' (did you mean 'criteo_search'?); "
+            "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
         ),
         (
             {"dataset": "synthetic_clicks"},
@@ -138,15 +141,16 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         ),
         (
             {"dataset": "criteo_kaggle", "tasks": ["pctr"]},
-            "dataset 'criteo_kaggle' needs its raw file: give RAW=path, or `datasets.criteo_kaggle.raw` in the YAML",
+            "dataset 'criteo_kaggle' has no raw log: give RAW=path, or set `datasets.criteo_kaggle.raw` in the YAML",
         ),
         (
             {"dataset": "criteo_kaggle", "tasks": ["pctr"], "raw": "/nowhere/train.txt"},
-            "RAW: the raw logs /nowhere/train.txt do not exist",
+            "RAW: the raw log /nowhere/train.txt does not exist",
         ),
         (
             {"raw": "/nowhere/train.txt"},
-            "RAW is one file, but the tasks read synthetic_display and synthetic_clicks: choose one with DATASET",
+            "RAW is for one dataset, but the tasks read synthetic_display and synthetic_clicks: "
+            "choose one with DATASET",
         ),
     ],
 )
@@ -164,26 +168,26 @@ def test_epsilon_must_be_positive_and_finite(config: Config, epsilon: Any) -> No
 @pytest.mark.parametrize("seeds", [0, -1, 1.5, float("inf"), float("nan"), "2", True])
 def test_seeds_must_be_a_count(config: Config, seeds: Any) -> None:
     assert refusal(config, seeds=seeds) == (
-        f"seeds is how many seeds to average over, a whole number from 1, got {seeds!r}"
+        f"seeds must be a positive whole number, the number of seeds to average over, got {seeds!r}"
     )
 
 
 def test_a_raw_file_and_a_synthetic_dataset_exclude_each_other(config: Config, raw_file: Path) -> None:
     assert refusal(config, tasks=["pctr"], raw=str(raw_file)) == (
-        "dataset 'synthetic_display' is synthetic and makes its own logs: with RAW, also choose a DATASET "
-        "that describes your file, one of: criteo_kaggle, criteo_attribution, criteo_search"
+        "dataset 'synthetic_display' is synthetic and generates its own log: with RAW, also choose the DATASET "
+        "that describes your files, one of: criteo_kaggle, criteo_attribution, criteo_search"
     )
 
 
 def test_an_empty_folder_is_no_raw_log(config: Config, tmp_path: Path) -> None:
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"], raw=str(tmp_path))
-    assert message == f"RAW: the raw logs {tmp_path} are a folder without files"
+    assert message == f"RAW: the raw log {tmp_path} is a folder without files"
 
 
 def test_a_raw_file_in_the_yaml_must_be_there(tmp_path: Path) -> None:
     config = edited(tmp_path, raw="/nowhere/train.txt")
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"])
-    assert message == "datasets.criteo_kaggle.raw: the raw logs /nowhere/train.txt do not exist"
+    assert message == "datasets.criteo_kaggle.raw: the raw log /nowhere/train.txt does not exist"
 
 
 def test_a_task_that_the_pipeline_does_not_have(tmp_path: Path) -> None:

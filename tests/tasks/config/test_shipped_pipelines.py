@@ -1,4 +1,4 @@
-"""What the shipped ``pipelines.yaml`` says: the paper's settings and numbers, and fair comparisons."""
+"""The shipped ``pipelines.yaml`` has the paper's settings and numbers, and compares fairly."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 
-from tasks.config import config_path, load_config
-from tasks.descriptions import TASKS
-from tasks.grids import TaskGrid, TrainingGrid
-from tasks.home import CHECKOUT
-from tasks.plan import _combinations
-from tests.yaml_files import SMALL, Load, loader
+from tasks.config.dataset import TASKS
+from tasks.config.loading import config_path, load_config
+from tasks.config.pipeline import TaskGrid, TrainingGrid
+from tasks.runtime.home import CHECKOUT
+from tasks.training.enumeration import combinations
+from tests.support.yaml_files import SMALL, Load
 
 TEXT = (CHECKOUT / "pipelines.yaml").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    return loader(tmp_path)
 
 
 def private_grids(grid: TaskGrid) -> list[tuple[str, TrainingGrid]]:
@@ -52,7 +47,7 @@ class TestShippedFile:
             assert grid.dp_sgd.batch_size == (65_536,)
             assert grid.dp_sgd.epochs == (150,)
             assert grid.dp_sgd.optimizer == ("sgd",)
-            assert grid.dp_sgd.momentum == 0.9
+            assert grid.dp_sgd.momentum == (0.9,)
             assert grid.non_private.optimizer == ("yogi",)
         assert config.dataset("criteo_kaggle").columns == (
             "label",
@@ -77,7 +72,7 @@ class TestShippedFile:
             assert "(the paper's " in pipeline.title
 
     def test_the_papers_tables_have_the_papers_settings(self, load: Load) -> None:
-        """Tables 2, 3 and 4 and their captions, as they stand in the paper."""
+        """Tables 2, 3 and 4 of the paper, with their captions."""
         config = load(TEXT)
         clip_norm, large_batch = (config.grids(name, "paper") for name in ("clip_norm", "large_batch"))
         for grids in (clip_norm, large_batch):
@@ -106,13 +101,13 @@ class TestShippedFile:
         assert config.pipeline("throughput").paper["ghost"][524_288] == 0.80
 
     def test_the_papers_figures_have_the_papers_settings(self, load: Load) -> None:
-        """Figures 1 to 5 and their captions."""
+        """Figures 1 to 5 of the paper, with their captions."""
         config = load(TEXT)
         one = config.grids("optimizers", "paper").tasks["pctr"].dp_sgd
         assert one is not None
         assert set(one.optimizer) == {"sgd", "yogi", "adagrad", "adam", "adamw"}
         assert one.learning_rate == (0.001, 0.01, 0.1)
-        assert len(list(_combinations(one))) == 15
+        assert len(list(combinations(one, ()))) == 15
         curves = config.grids("noise_and_batch", "paper").curves
         assert curves is not None
         assert curves.baseline_batch_size == 1024
@@ -133,14 +128,14 @@ class TestShippedFile:
 
     @pytest.mark.parametrize("profile", ["quick", "paper"])
     def test_methods_that_are_compared_have_equally_many_trainings(self, load: Load, profile: str) -> None:
-        """Counted by hand: of every combination of values, those that share the columns' values are one method. In
-        Figure 3 subsets are compared by design: one factor tuned alone, and both."""
+        """Every method chooses among equally many settings. A method is all combinations that share the columns'
+        values. Figure 3 compares subsets by design: one factor tuned alone, and both."""
         config = load(TEXT)
         for name, pipeline in config.pipelines.items():
             for task, grid in config.grids(name, profile).tasks.items():
                 methods: Counter[tuple[Any, ...]] = Counter()
                 for kind, settings in private_grids(grid):
-                    for numbers in _combinations(settings, pipeline.together):
+                    for numbers in combinations(settings, (), pipeline.together):
                         methods[(kind, *(numbers.get(column) for column in pipeline.columns))] += 1
                 if name != "microbatch":
                     assert len(set(methods.values())) == 1, (name, task, methods)

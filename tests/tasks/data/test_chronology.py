@@ -1,4 +1,4 @@
-"""Positions in the order of time, against sorting everything."""
+"""Cuts in the chronological order agree with sorting everything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.chronology import cut_after, cut_at, is_in_order, time_at
+from tasks.data.chronology import cut_after, cut_at, is_in_order, time_at
 
 TIMES = st.one_of(st.integers(-5, 5), st.integers(-(2**62), 2**62))
 BLOCKS = st.lists(st.lists(TIMES, min_size=1, max_size=30), min_size=1, max_size=8)
@@ -21,7 +21,7 @@ def test_positions_equal_those_after_sorting(drawn: list[list[int]], real: bool,
     rank = data.draw(st.integers(0, len(everything) - 1))
     assert time_at(blocks, rank) == everything[rank]
 
-    # The stable order of (time, block, place in the block) is what a cut must follow.
+    # A cut follows the order of (time, block, place in the block).
     keys = sorted((time, number) for number, times in enumerate(blocks) for time in times)
     before = [number for _, number in keys[:rank]]
     assert cut_at(blocks, rank).tolist() == [before.count(number) for number in range(len(blocks))]

@@ -1,4 +1,4 @@
-"""The same preparation on a real Dask cluster: two worker processes, one of which is killed in the middle."""
+"""Preparation on a real Dask cluster of two worker processes gives the same result, also if one is killed midway."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from tasks import parallel
-from tasks.config import load_config
-from tasks.encoded import open_prepared
-from tasks.errors import UserError
-from tasks.prepare import prepare
-from tasks.synthetic import generate
+from tasks.config.loading import load_config
+from tasks.data.preparation import prepare
+from tasks.data.prepared import open_prepared
+from tasks.logs.synthetic import generate
+from tasks.runtime import parallel
+from tasks.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -31,10 +31,10 @@ ROWS, BLOCK_BYTES = 30_000, 250_000
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[Any]]]]:
-    """A scheduler and two workers as an operator would start them, each a process of its own."""
+    """Starts a scheduler and two workers as an operator would, each in its own process."""
     address_file = folder / "scheduler.json"
-    # Workers compile nothing, and must not look for devices.
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "JAX_PLATFORMS": "cpu"}
+    # Workers compile nothing and must not look for devices.
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "JAX_PLATFORMS": "cpu"}
 
     def start(program: str, *arguments: str) -> subprocess.Popen[Any]:
         command = [sys.executable, "-m", f"distributed.cli.{program}", *arguments]
@@ -56,7 +56,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[Any]]]]:
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed as soon as a block is finished, while others are at work."""
+    """The worker is killed as soon as one block is finished, while others are in flight."""
     described = load_config().dataset("criteo_kaggle")
     raw = generate("display", ROWS, 0)
     alone = open_prepared(prepare("alone", described, raw, min_count=3, block_bytes=BLOCK_BYTES))

@@ -1,4 +1,4 @@
-"""Counts of the events that followed are those of the obvious way, however the log is cut, in the memory of a group."""
+"""Counts of following events equal those of the obvious algorithm for any blocks, in the memory of one group."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.following_events import count_following, write_events, write_rows
+from tasks.data.following_events import count_following, write_events, write_rows
 
 LAST = 2**63 - 1
 
 
 class Log(NamedTuple):
-    """Rows as (key, time), events as (key, id, time), and the type of times."""
+    """Rows as (key, time), events as (key, id, time), and the dtype of times."""
 
     rows: list[tuple[int, Any]]
     events: list[tuple[int, int, Any]]
@@ -41,7 +41,7 @@ def compute(tasks: list[Any]) -> list[Any]:
 
 
 def slowly(log: Log, window: float) -> list[int]:
-    """By Python's exact numbers, whose differences are compared with the window exactly too."""
+    """Counts with Python's exact numbers, also for the comparison with the window."""
     exact = int if log.time_type is np.int64 else Fraction
     earliest: dict[int, dict[int, Any]] = defaultdict(dict)
     for key, event, time in log.events:
@@ -80,7 +80,7 @@ def counted(
 
 
 def random_log(seed: int, *, keys: int, time: Callable[[int], Any], time_type: type = np.int64) -> Log:
-    """About half of the events come more than once, with times that differ; ids are shared between keys."""
+    """About half of the events occur more than once, at different times; keys share ids."""
     rng = np.random.default_rng(seed)
     pool = [0, 2**64 - 1, *rng.integers(0, 2**64, keys, dtype=np.uint64).tolist()]
     rows = [(pool[rng.integers(len(pool))], time(int(rng.integers(60)))) for _ in range(300)]
@@ -103,7 +103,7 @@ TIMES: dict[str, tuple[Callable[[int], Any], type, list[float]]] = {
 }
 
 
-# Equal cuts, and a cut at the start, make blocks without rows or events.
+# Equal cuts, and a cut at the start, give blocks without rows or events.
 ROW_CUTS, EVENT_CUTS = (0, 50, 50, 299), (15, 100, 149, 149)
 
 
@@ -177,7 +177,7 @@ def test_any_small_log_is_counted_as_the_slow_way_does(
         (-(2**63), math.inf, LAST, True),
         (-(2**63), 2**64 - 2, LAST, False),
         (0.1, 0.2, 0.3, True),
-        # 1 + 2**-53 is between two floats, and would be rounded down to 1; with 3 times that, up.
+        # 1 + 2**-53 lies between two floats and would be rounded down to 1; 1 + 3 * 2**-53 would be rounded up.
         (1.0, 2.0**-53, 1.0 + 2.0**-52, False),
         (1.0, 3 * 2.0**-53, 1.0 + 2.0**-52, True),
         (1.0, 3 * 2.0**-53, 1.0 + 2.0**-51, False),
@@ -261,7 +261,7 @@ def test_tasks_may_run_in_other_processes(tmp_path: Path) -> None:
 
 
 def peak_memory(folder: Path, *, blocks: int, group_size: int) -> int:
-    """The most bytes that were allocated at once while counting, in blocks of 2,000 rows and 500 events."""
+    """Returns the peak of allocated bytes while counting, in blocks of 2,000 rows and 500 events."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     rows, events, counts = ([folder / f"{kind}{i}" for i in range(blocks)] for kind in "rec")
@@ -288,7 +288,7 @@ def test_memory_is_that_of_a_group_and_not_of_the_log(tmp_path: Path) -> None:
         (np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.int64), "keys must be uint64, not int64"),
         (np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.int64), "events must be uint64, not int64"),
         (np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.zeros(1, np.int32), "times must be int64 or float64"),
-        (np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.array([np.nan]), "a time is not a finite number"),
+        (np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.array([np.nan]), "a time is not finite"),
     ],
 )
 def test_what_cannot_be_compared_is_not_written(

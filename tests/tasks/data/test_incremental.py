@@ -1,4 +1,4 @@
-"""A log that grows day by day: what is done again, what is not, and what the fingerprint tells."""
+"""A log that grows day by day: what is recomputed, what is reused, and when the fingerprint changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import encode, parts
-from tasks.descriptions import Dataset
-from tasks.encoded import Prepared, open_prepared
-from tasks.errors import UserError
-from tasks.home import read_json
-from tasks.prepare import prepare
+from tasks.config.dataset import Dataset
+from tasks.data import encoding as encode
+from tasks.data import parts
+from tasks.data.preparation import prepare
+from tasks.data.prepared import Prepared, open_prepared
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -37,7 +38,7 @@ def dataset(**changes: Any) -> Dataset:
 
 
 def write_day(folder: Path, day: int, rows: int = ROWS, *, shuffled: bool = True) -> Path:
-    """A day whose frequent tokens are its own, in no order of time within the day."""
+    """Returns a day with frequent tokens of its own, not in chronological order."""
     draw = random.Random(day)
     seconds = [day * 86_400 + draw.randrange(86_400) for _ in range(rows)]
     table = pa.table(
@@ -79,7 +80,7 @@ class Calls:
 
 
 def make(folder: Path, name: str = "logs", *, refit: bool = False, **changes: Any) -> Prepared:
-    # A block for each row group.
+    # One block per row group.
     return open_prepared(prepare(name, dataset(**changes), folder, min_count=5, block_bytes=1, refit=refit))
 
 
@@ -126,7 +127,7 @@ def test_with_stable_ids_old_rows_are_not_encoded_again(
     assert [row[0] for row in days.values()] == [ROWS] * 4
     assert make(raw, **changes).path == second.path
 
-    # The same without anything from before: all rows encoded now, with the same vocabulary.
+    # From scratch with the same vocabulary: all rows are encoded anew.
     for path in (second.path, first.path):
         path.rename(path.with_name("away " + path.name))
         (path.with_name("away " + path.name) / "schema.json").unlink()
@@ -138,7 +139,7 @@ def test_with_stable_ids_old_rows_are_not_encoded_again(
 
 
 def test_the_fingerprint_tells_whether_the_vocabulary_was_kept(tmp_path: Path) -> None:
-    """Even where a refitted one would have the same tokens."""
+    """Even if a refitted vocabulary has the same tokens."""
     raw, described = tmp_path / "raw", dataset(keep_vocabulary=True)
     for day in (8, 9):
         path = write_day(raw, day)
@@ -164,7 +165,7 @@ def test_the_fingerprint_tells_whether_the_vocabulary_was_kept(tmp_path: Path) -
 
 
 def test_a_vocabulary_of_the_data_at_hand_is_not_called_kept(tmp_path: Path) -> None:
-    """Prepared again after its folder was deleted, by the vocabulary that was saved: the same data, the same name."""
+    """After its folder was deleted, the saved vocabulary gives the same data under the same name."""
     raw = tmp_path / "raw"
     write_day(raw, 8)
     first = make(raw, keep_vocabulary=True)
@@ -176,7 +177,7 @@ def test_a_vocabulary_of_the_data_at_hand_is_not_called_kept(tmp_path: Path) -> 
 
 
 def test_late_rows_are_sorted_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new file with rows of an old day: nothing is copied, and the order is right."""
+    """If a new file has rows of an old day, nothing is copied and the order is still right."""
     calls, raw = Calls(monkeypatch), tmp_path / "raw"
     for day in (8, 9):
         write_day(raw, day)

@@ -1,4 +1,4 @@
-"""Preparation against a slow and obvious oracle, and every mistake in a raw file with its message."""
+"""Preparation agrees with a slow and obvious oracle in every format, and fails cleanly."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -22,27 +20,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import parts
-from tasks import prepare as prepare_module
-from tasks.descriptions import Dataset
-from tasks.encoded import open_prepared
-from tasks.errors import UserError
-from tasks.prepare import prepare
+from tasks.config.dataset import Dataset
+from tasks.data import parts
+from tasks.data import preparation as prepare_module
+from tasks.data.preparation import prepare
+from tasks.data.prepared import open_prepared
+from tasks.runtime.errors import UserError
+from tests.support.preparation_oracle import (
+    TIMED_TSV,
+    TSV,
+    TSV_COLUMNS,
+    assert_equals_oracle,
+    dataset,
+    oracle,
+    random_rows,
+    tsv_values,
+    write_tsv,
+)
 
-SPLITS = ("train", "validation", "test")
-TSV_COLUMNS = ["click", "unused", "n1", "n2", "c1", "c2", "sales"]
-TSV = {
-    "format": "tsv",
-    "columns": TSV_COLUMNS,
-    "integer_columns": ["n1", "n2"],
-    "categorical_columns": ["c1", "c2"],
-    "labels": {
-        "pctr": {"column": "click", "kind": "binary"},
-        "pcvr": {"column": "sales", "kind": "any"},
-        "pconvs": {"column": "sales", "kind": "count"},
-    },
-}
-TIMED_TSV = {**TSV, "columns": [*TSV_COLUMNS, "time"], "time_column": "time"}
 PARQUET = {
     "format": "parquet",
     "time_column": "when",
@@ -56,113 +51,6 @@ PARQUET = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DP_ADS_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def dataset(base: dict[str, Any], **changes: Any) -> Dataset:
-    return Dataset.model_validate({**base, **changes})
-
-
-def random_rows(rows: int, *, timed: bool = False, seed: int = 0) -> list[list[str]]:
-    """Rows of text with empties, negatives, huge values, rare tokens, and times out of order with ties."""
-    draw = random.Random(seed)
-    numbers = ["", "0", "-1", "7", "-250", "3.5", "1e300", "-12345678901234567890", " 42 ", "+5"]
-    table = []
-    for row in range(rows):
-        rare = [f"only{row}", "größe", "a b", '"quoted', "\\N"]
-        c1 = draw.choice(["", "a", "b", "B", *rare]) if row < 0.8 * rows else draw.choice(["a", "late"])
-        c2 = f"{int(draw.paretovariate(0.7)):x}"
-        fields = [draw.choice("01"), "junk\x0b", draw.choice(numbers), draw.choice(numbers), c1, c2]
-        fields.append(str(max(0, draw.randint(-3, 4))))
-        table.append([*fields, f"{1_700_000_000 + draw.randint(0, rows // 4) / 2}"] if timed else fields)
-    return table
-
-
-def write_tsv(path: Path, rows: list[list[str]], end: str = "\n") -> Path:
-    path.write_bytes("".join("\t".join(row) + end for row in rows).encode())
-    return path
-
-
-def oracle(description: Dataset, rows: list[dict[str, Any]], min_count: int) -> dict[str, Any]:
-    """What the arrays must be, from rows with None for a missing value."""
-    n = len(rows)
-    if description.time_column:
-        rows = sorted(rows, key=lambda row: row[description.time_column])
-    order = [row[description.time_column] for row in rows] if description.time_column else list(range(n))
-    t80, t90 = sorted(order)[int(0.8 * n) - 1], sorted(order)[int(0.9 * n) - 1]
-    split_of = ["train" if t <= t80 else "validation" if t <= t90 else "test" for t in order]
-    ids: dict[str, dict[str, int]] = {}
-    counts: dict[str, Counter[str]] = {}
-    for name in description.categorical_columns:
-        training = [row[name] for row, split in zip(rows, split_of, strict=True) if split == "train"]
-        counts[name] = Counter("" if token is None else str(token) for token in training)
-        kept = sorted((-count, token) for token, count in counts[name].items() if count >= min_count)
-        ids[name] = {token: number for number, (_, token) in enumerate(kept, start=1)}
-    result: dict[str, Any] = {"ids": ids, "counts": counts, "order": order, "split_of": split_of}
-    for split in SPLITS:
-        chosen = [row for row, name in zip(rows, split_of, strict=True) if name == split]
-        integers = [[_logged(row[name]) for name in description.integer_columns] for row in chosen]
-        tokens = [
-            [ids[c].get("" if row[c] is None else str(row[c]), 0) for c in description.categorical_columns]
-            for row in chosen
-        ]
-        shape = (len(chosen), -1) if chosen else (0, 0)
-        result[split] = {
-            "integers": np.array(integers, np.float32).reshape(shape) if description.integer_columns else None,
-            "categoricals": np.array(tokens, np.int32).reshape(shape) if description.categorical_columns else None,
-        }
-        for task, label in description.labels.items():
-            values = [float(row[label.column]) for row in chosen]
-            if label.kind == "any":
-                values = [float(value > 0) for value in values]
-            result[split][f"label_{task}"] = np.array(values, np.float32)
-    return result
-
-
-def _logged(value: float | None) -> float:
-    if value is None or math.isnan(value):
-        return math.nan
-    return math.copysign(math.log1p(abs(value)), value)
-
-
-def tsv_values(description: Dataset, rows: list[list[str]]) -> list[dict[str, Any]]:
-    assert description.columns is not None
-    parsed = []
-    for row in rows:
-        values: dict[str, Any] = dict(zip(description.columns, row, strict=True))
-        labels = [label.column for label in description.labels.values()]
-        times = [description.time_column] if description.time_column else []
-        for name in {*description.integer_columns, *labels, *times}:
-            values[name] = float(values[name]) if values[name] else None
-        parsed.append(values)
-    return parsed
-
-
-def assert_equals_oracle(folder: Path, description: Dataset, expected: dict[str, Any], min_count: int) -> None:
-    prepared = open_prepared(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["schema.json", "vocabulary.parquet", *SPLITS])
-    for split in SPLITS:
-        for file in ["integers", "categoricals", *(f"label_{task}" for task in description.labels)]:
-            actual = np.load(folder / split / f"{file}.npy", mmap_mode="r")
-            assert actual.flags.c_contiguous
-            wanted = expected[split][file]
-            if wanted is None:
-                assert actual.shape == (prepared.splits[split]["rows"], 0)
-            elif file == "integers":
-                assert actual.dtype == np.float32
-                np.testing.assert_allclose(actual, wanted, rtol=2e-7, err_msg=f"{split} {file}")
-            else:
-                np.testing.assert_array_equal(actual, wanted, err_msg=f"{split} {file}", strict=True)
-    vocabulary = pd.read_parquet(folder / "vocabulary.parquet").to_dict("records")
-    assert vocabulary == [
-        {"column": name, "id": number, "token": token, "count": expected["counts"][name][token]}
-        for name in description.categorical_columns
-        for token, number in expected["ids"][name].items()
-    ]
-    for column in prepared.categorical_columns:
-        size = len(expected["ids"][column.name]) + 1
-        assert (column.vocabulary_size, column.embedding_dimension) == (size, max(1, int(2 * size**0.25)))
-    assert prepared.integer_columns == description.integer_columns
-    assert prepared.vocabulary == {"kind": "threshold", "min_count": min_count}
 
 
 @pytest.mark.parametrize("timed", [False, True], ids=["file order", "time"])
@@ -246,7 +134,7 @@ def test_parquet_times_of_any_type(tmp_path: Path, times: pa.Array) -> None:
 
 
 def test_parquet_times_that_are_plain_numbers(tmp_path: Path, home: Path) -> None:
-    """In the unit that is said, for the days as for windows; in the wrong one, which days would show, refused."""
+    """``time_format`` sets the unit for days and windows; times that cannot be in that unit are refused."""
     table = parquet_table(60)
     milliseconds = pa.array([1_700_000_000_000 + 3_600_000 * row for row in range(60)], pa.int64())
     pq.write_table(table.set_column(1, "when", milliseconds), tmp_path / "raw")
@@ -287,7 +175,7 @@ def test_forms_of_text_that_mean_the_same(tmp_path: Path, text: str) -> None:
 
 
 def write_formats(folder: Path, rows: list[list[str]]) -> dict[str, tuple[Dataset, Path | str]]:
-    """The same timed log in many formats."""
+    """Writes the same timed log in many formats."""
     names, base = [*TSV_COLUMNS, "time"], {key: value for key, value in TIMED_TSV.items() if key != "columns"}
     quoted = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in [names, *rows]]
     plain = write_tsv(folder / "plain.tsv", rows)
@@ -334,7 +222,7 @@ def test_formats_that_mean_the_same(tmp_path: Path) -> None:
 
 
 def test_days_in_the_path_are_a_column(tmp_path: Path) -> None:
-    """As the time of all rows of a file, and as a token. A boundary falls between two days."""
+    """As the time of all rows of a file, and as a token. Boundaries fall between days."""
     rows = random_rows(500)
     for day in range(10):
         folder = tmp_path / "raw" / f"day=2023-10-{day + 1:02}"
@@ -354,7 +242,7 @@ def test_days_in_the_path_are_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timed", [False, True], ids=["file order", "time"])
 def test_nothing_of_later_parts_is_in_the_vocabulary(tmp_path: Path, timed: bool) -> None:
-    """Every value of every row after the training part may change, and not a byte before it does."""
+    """Changing every value after the training split changes no byte of it."""
     described, rows = dataset(TIMED_TSV if timed else TSV), random_rows(400, timed=timed)
     first = prepare("logs", described, write_tsv(tmp_path / "a", rows), min_count=2, block_bytes=2000)
     later = rows[320:]
@@ -371,24 +259,65 @@ def test_nothing_of_later_parts_is_in_the_vocabulary(tmp_path: Path, timed: bool
     assert open_prepared(first).fingerprint != open_prepared(second).fingerprint
 
 
-@pytest.mark.parametrize(("column", "value"), [(0, "1"), (2, "8"), (4, "new"), (6, "9")])
-def test_fingerprint_changes_with_one_value(tmp_path: Path, column: int, value: str) -> None:
-    rows = random_rows(100)
-    rows[-1] = ["0", "", "7", "7", "a", "1", "2"]
-    before = prepare("logs", dataset(TSV), write_tsv(tmp_path / "a", rows), min_count=2)
-    rows[-1][column] = value
-    after = prepare("logs", dataset(TSV), write_tsv(tmp_path / "b", rows), min_count=2)
-    assert open_prepared(before).fingerprint != open_prepared(after).fingerprint
+def test_ceiling_beside_the_raw_file_is_kept(tmp_path: Path) -> None:
+    raw = write_tsv(tmp_path / "raw", random_rows(100))
+    (tmp_path / "ceiling.json").write_text('{"pctr": {"auc_loss": 0.2}}')
+    assert open_prepared(prepare("logs", dataset(TSV), raw, min_count=2)).ceiling == {"pctr": {"auc_loss": 0.2}}
 
 
-def test_fingerprint_changes_with_the_name_of_a_token(tmp_path: Path) -> None:
-    folders = []
-    for name in ("one", "two"):
-        rows = [["0", "", "1", "2", name, "same", "0"]] * 50
-        folders.append(prepare("logs", dataset(TSV), write_tsv(tmp_path / name, rows), min_count=2))
-    first, second = (open_prepared(folder) for folder in folders)
-    np.testing.assert_array_equal(first.split("train", "pctr").categoricals, second.split("train", "pctr").categoricals)
-    assert first.fingerprint != second.fingerprint
+def fails(home: Path, description: Dataset, raw: Path, *parts: str, block_bytes: int = 1000) -> None:
+    """Asserts that preparation fails with all these parts in the message and leaves only complete parts behind."""
+    with pytest.raises(UserError) as caught:
+        prepare("logs", description, raw, min_count=2, block_bytes=block_bytes)
+    for part in (str(raw), *parts):
+        assert part in str(caught.value)
+    folders = list((home / "data" / "logs").iterdir())
+    assert [folder.name for folder in folders] in ([], ["parts"])
+    assert all((part / "part.json").exists() for folder in folders for part in folder.iterdir())
+
+
+def test_after_an_error_no_block_is_still_at_work(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    working, second_started = [], threading.Event()
+
+    def parse_block(logs: Any, block: Any, folder: Path) -> SimpleNamespace:
+        if block.number == 0:
+            second_started.wait(5)
+            raise UserError(f"{logs.file.path}: the first block is wrong")
+        working.append(block.number)
+        second_started.set()
+        time.sleep(0.3)
+        (folder / f"{block.number}.arrow").write_bytes(b"late")
+        working.remove(block.number)
+        return SimpleNamespace(lines=0)
+
+    monkeypatch.setattr(parts, "parse_block", parse_block)
+    with dask.config.set(num_workers=2):
+        fails(home, dataset(TSV), write_tsv(tmp_path / "raw", random_rows(200)), "the first block is wrong")
+    assert second_started.is_set()
+    assert working == []
+
+
+def test_splits_that_would_be_empty(tmp_path: Path, home: Path) -> None:
+    rows = random_rows(100, timed=True)
+    fails(home, dataset(TSV), write_tsv(tmp_path / "few", random_rows(9)), "has 9 rows")
+    for name, times in {"validation": [1] * 95 + [2] * 5, "test": [1] * 80 + [2] * 20}.items():
+        for row, value in zip(rows, times, strict=True):
+            row[-1] = str(value)
+        raw = write_tsv(tmp_path / name, rows)
+        fails(home, dataset(TIMED_TSV), raw, f"the {name} split would be empty", "same value of 'time'")
+    smallest = prepare("small", dataset(TSV), write_tsv(tmp_path / "ten", random_rows(10)), min_count=1)
+    assert [split["rows"] for split in open_prepared(smallest).splits.values()] == [8, 1, 1]
+
+
+def test_raw_file_that_changes_meanwhile(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, parse_block = write_tsv(tmp_path / "raw", random_rows(100)), parts.parse_block
+
+    def touch(*arguments: Any) -> Any:
+        os.utime(raw, ns=(1, 1))
+        return parse_block(*arguments)
+
+    monkeypatch.setattr(parts, "parse_block", touch)
+    fails(home, dataset(TSV), raw, "changed while")
 
 
 def test_second_call_finds_the_folder(
@@ -409,114 +338,3 @@ def test_second_call_finds_the_folder(
     assert prepare("logs", dataset(TSV, vocabulary="threshold"), raw, min_count=2) == first
     os.utime(raw, ns=(1, 1))
     assert prepare("logs", dataset(TSV), raw, min_count=2) != first
-
-
-def test_ceiling_beside_the_raw_file_is_kept(tmp_path: Path) -> None:
-    raw = write_tsv(tmp_path / "raw", random_rows(100))
-    (tmp_path / "ceiling.json").write_text('{"pctr": {"auc_loss": 0.2}}')
-    assert open_prepared(prepare("logs", dataset(TSV), raw, min_count=2)).ceiling == {"pctr": {"auc_loss": 0.2}}
-
-
-def fails(home: Path, description: Dataset, raw: Path, *parts: str, block_bytes: int = 1000) -> None:
-    """Preparing must fail with one message that has all the parts, and leave nothing but whole parts behind."""
-    with pytest.raises(UserError) as caught:
-        prepare("logs", description, raw, min_count=2, block_bytes=block_bytes)
-    for part in (str(raw), *parts):
-        assert part in str(caught.value)
-    folders = list((home / "data" / "logs").iterdir())
-    assert [folder.name for folder in folders] in ([], ["parts"])
-    assert all((part / "part.json").exists() for folder in folders for part in folder.iterdir())
-
-
-def test_after_an_error_no_block_is_still_at_work(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    working, second_started = [], threading.Event()
-
-    def parse_block(logs: Any, block: Any, folder: Path) -> dict[str, Any]:
-        if block.number == 0:
-            second_started.wait(5)
-            raise UserError(f"{logs.file.path}: the first block is wrong")
-        working.append(block.number)
-        second_started.set()
-        time.sleep(0.3)
-        (folder / f"{block.number}.arrow").write_bytes(b"late")
-        working.remove(block.number)
-        return {"lines": 0}
-
-    monkeypatch.setattr(parts, "parse_block", parse_block)
-    with dask.config.set(num_workers=2):
-        fails(home, dataset(TSV), write_tsv(tmp_path / "raw", random_rows(200)), "the first block is wrong")
-    assert second_started.is_set()
-    assert working == []
-
-
-def test_splits_that_would_be_empty(tmp_path: Path, home: Path) -> None:
-    rows = random_rows(100, timed=True)
-    fails(home, dataset(TSV), write_tsv(tmp_path / "few", random_rows(9)), "has 9 rows")
-    for name, times in {"validation": [1] * 95 + [2] * 5, "test": [1] * 80 + [2] * 20}.items():
-        for row, value in zip(rows, times, strict=True):
-            row[-1] = str(value)
-        raw = write_tsv(tmp_path / name, rows)
-        fails(home, dataset(TIMED_TSV), raw, f"the {name} part would be empty", "same value of 'time'")
-    smallest = prepare("small", dataset(TSV), write_tsv(tmp_path / "ten", random_rows(10)), min_count=1)
-    assert [split["rows"] for split in open_prepared(smallest).splits.values()] == [8, 1, 1]
-
-
-def test_raw_file_that_changes_meanwhile(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, parse_block = write_tsv(tmp_path / "raw", random_rows(100)), parts.parse_block
-
-    def touch(*arguments: Any) -> Any:
-        os.utime(raw, ns=(1, 1))
-        return parse_block(*arguments)
-
-    monkeypatch.setattr(parts, "parse_block", touch)
-    fails(home, dataset(TSV), raw, "changed while")
-
-
-def test_take_copies_any_rows(tmp_path: Path) -> None:
-    raw = write_tsv(tmp_path / "raw", random_rows(100))
-    split = open_prepared(prepare("logs", dataset(TSV), raw, min_count=2)).split("train", "pconvs")
-    assert len(split) == split.rows == 80
-    for indices in ([5, 3, 3, -1], np.array([79, 0]), np.arange(80) % 3 == 0, []):
-        integers, categoricals, labels = split.take(indices)
-        wanted = np.arange(80)[np.array(indices, dtype=None if len(indices) else int)]
-        np.testing.assert_array_equal(integers, split.integers[wanted])
-        np.testing.assert_array_equal(categoricals, split.categoricals[wanted])
-        np.testing.assert_array_equal(labels, split.labels[wanted])
-        assert integers.flags.writeable
-        assert categoricals.flags.owndata
-    with pytest.raises(ValueError, match="read-only"):
-        split.labels[0] = 1
-
-
-def test_prepared_folder_that_does_not_fit_its_schema(tmp_path: Path) -> None:
-    raw = write_tsv(tmp_path / "raw", random_rows(100))
-    with pytest.raises(UserError, match="no prepared data"):
-        open_prepared(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"no schema\.json"):
-        open_prepared(tmp_path)
-    folder = prepare("logs", dataset(TSV), raw, min_count=2)
-    with pytest.raises(UserError, match="no label for 'sales'; it has: pctr, pcvr, pconvs"):
-        open_prepared(folder).split("train", "sales")
-    with pytest.raises(UserError, match="no split is called 'dev'; there are: train, validation, test"):
-        open_prepared(folder).split("dev", "pctr")
-    labels = folder / "test" / "label_pcvr.npy"
-    whole = labels.read_bytes()
-    for content, message in [
-        (whole[:-8], "cannot be read"),
-        (b"", "cannot be read"),
-        (None, "cannot be read"),
-    ]:
-        labels.unlink() if content is None else labels.write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            open_prepared(folder)
-    np.save(labels, np.zeros(10))
-    with pytest.raises(UserError, match=r"is float64 \(10,\), but the schema says float32 \(10,\)"):
-        open_prepared(folder)
-    (folder / "schema.json").write_text("{}")
-    with pytest.raises(UserError, match="not a schema of prepared data"):
-        open_prepared(folder)
-
-
-def test_reading_needs_no_dask() -> None:
-    code = "import sys, tasks.encoded; sys.exit('dask' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)

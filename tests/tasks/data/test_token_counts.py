@@ -1,4 +1,4 @@
-"""Counts of tokens against a Counter, whatever the blocks and the portions."""
+"""Token counts equal those of a Counter for any blocks and portions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks import token_counts
-from tasks.descriptions import Dataset
-from tasks.parallel import Phase
-from tasks.parsed_blocks import ParsedBlock
-from tasks.token_counts import chosen_tokens
-from tasks.vocabulary import Selection
+from tasks.config.dataset import Dataset
+from tasks.data import token_counts
+from tasks.data.parsed_blocks import ParsedBlock
+from tasks.data.token_counts import select_tokens
+from tasks.data.vocabulary import TokenSelection
+from tasks.runtime.parallel import Phase
 
 DATASET = Dataset.model_validate(
     {
@@ -48,8 +48,8 @@ def test_counts_equal_a_counter(tmp_path: Path, sizes: list[int], portion_size: 
     training = [max(0, size - 10) for size in sizes]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    selection = Selection.of({"kind": "threshold", "min_count": 3}, 2, sum(training))
-    tables = chosen_tokens(
+    selection = TokenSelection.of({"kind": "threshold", "min_count": 3}, 2, sum(training))
+    tables = select_tokens(
         make_blocks(tmp_path, rows, sizes),
         training,
         selection,
@@ -67,7 +67,7 @@ def test_counts_equal_a_counter(tmp_path: Path, sizes: list[int], portion_size: 
 
 
 def test_no_step_holds_more_than_its_portion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """12,000 distinct tokens in portions of 500: an even hash fills each with about 500, never with 700."""
+    """With 12,000 distinct tokens in portions of 500, a uniform hash puts about 500 in each and never 700."""
     rows = [("x", f"token{number}") for number in range(12_000)]
     seen: list[int] = []
     original = token_counts._sum
@@ -80,10 +80,10 @@ def test_no_step_holds_more_than_its_portion(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(token_counts, "_sum", spy)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    chosen_tokens(
+    select_tokens(
         make_blocks(tmp_path, rows, [1000] * 12),
         [1000] * 12,
-        Selection.of({"kind": "threshold", "min_count": 1}, 2, 12_000),
+        TokenSelection.of({"kind": "threshold", "min_count": 1}, 2, 12_000),
         phase=Phase("vocabulary"),
         scratch=scratch,
         portion_size=500,

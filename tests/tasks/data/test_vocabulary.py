@@ -1,4 +1,4 @@
-"""The kinds of vocabulary: hashes that never change, and private ones that show nothing but noisy counts."""
+"""Vocabularies: hashes never change, and private ones publish only noisy counts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pytest
 from scipy import stats
 
 from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
-from tasks import prepare as prepare_module
-from tasks.descriptions import Dataset
-from tasks.encoded import open_prepared
-from tasks.prepare import prepare
-from tasks.stable_hash import stable_hash
-from tasks.vocabulary import Buckets, Selection, Vocabulary, chosen
+from tasks.config.dataset import Dataset
+from tasks.data import preparation as prepare_module
+from tasks.data.preparation import prepare
+from tasks.data.prepared import open_prepared
+from tasks.data.stable_hash import stable_hash
+from tasks.data.vocabulary import Buckets, TokenSelection, Vocabulary, counted_vocabulary
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
 SPLITS = ("train", "validation", "test")
 ROWS = 5000
 OFTEN = [f"often{number}" for number in range(5)]
-# Of "", "68fd1e64", "größe" and "a longer token" in column C1, and the buckets of the first two in C2.
+# Hashes of "", "68fd1e64", "größe" and "a longer token" in column C1, and the buckets of the first two in C2.
 KNOWN = [0x1F824166A9BEDAC2, 0x1009EB06D606787C, 0x6C6B118DE0F21C4B, 0x5034FD3184528940]
 KNOWN_IDS = [8130, 1688]
 
@@ -38,7 +38,7 @@ def dataset(**changes: Any) -> Dataset:
 
 
 def random_rows(seed: int = 0) -> list[list[str]]:
-    """In both columns frequent tokens, the missing one among them; in ``ad`` also tokens of a single row."""
+    """Both columns have frequent tokens, including the missing one; ``ad`` also has tokens of a single row."""
     draw = random.Random(seed)
     rows = []
     for row in range(ROWS):
@@ -53,13 +53,13 @@ def write(path: Path, rows: list[list[str]]) -> Path:
 
 
 def encoded(folder: Path) -> np.ndarray:
-    """The ids of all rows, in the order of the raw file."""
+    """Returns the ids of all rows in the order of the raw file."""
     prepared = open_prepared(folder)
     return np.concatenate([prepared.split(name, "pctr").categoricals for name in SPLITS])
 
 
 def slow_hash(column: str, token: str) -> int:
-    """What ``stable_hash`` says that it computes."""
+    """Computes ``stable_hash`` token by token, as its docstring says."""
     all_bits = 2**64 - 1
 
     def mixed(state: int) -> int:
@@ -78,7 +78,7 @@ def slow_hash(column: str, token: str) -> int:
 
 class TestHash:
     def test_known_values(self) -> None:
-        """If this fails, every model that was trained on hashed tokens has lost the meaning of its ids."""
+        """If this fails, the ids of every model trained on hashed tokens have lost their meaning."""
         assert stable_hash("C1", pa.array(["", "68fd1e64", "größe", "a longer token"])).tolist() == KNOWN
         ids = Buckets(("C1", "C2"), 10_000).ids(1, pa.array(["", "68fd1e64"]))
         assert (ids.tolist(), ids.dtype) == (KNOWN_IDS, np.int32)
@@ -97,7 +97,7 @@ class TestHash:
     @pytest.mark.parametrize("buckets", [2, 1000, 1024])
     @pytest.mark.parametrize("form", ["{}", "{:08x}", "campaign-2024-{}", "{:0300d}"])
     def test_tokens_spread_evenly(self, buckets: int, form: str) -> None:
-        """Chi-squared: a random function fails each of these twelve once in 10⁴ (fixed here)."""
+        """Chi-squared test; its false-alarm rate is 10⁻⁴ for each of the twelve cases (seeds are fixed)."""
         tokens = pa.array([form.format(number) for number in range(20_000)])
         assert len(np.unique(stable_hash("site", tokens))) == 20_000
         filled = np.bincount(Buckets(("site",), buckets).ids(0, tokens), minlength=buckets + 1)
@@ -106,7 +106,7 @@ class TestHash:
         assert stats.chisquare(filled[1:]).pvalue > 1e-4
 
     def test_columns_are_hashed_apart(self) -> None:
-        """Chi-squared on pairs of buckets: a random function fails once in 10⁴ (fixed here)."""
+        """Chi-squared test on pairs of buckets; its false-alarm rate is 10⁻⁴ (the seed is fixed)."""
         tokens, both = pa.array([str(number) for number in range(50_000)]), Buckets(("C1", "C2"), 32)
         pairs = np.bincount(32 * (both.ids(0, tokens) - 1) + both.ids(1, tokens) - 1, minlength=32**2)
         assert stats.chisquare(pairs).pvalue > 1e-4
@@ -114,10 +114,10 @@ class TestHash:
     def test_prepared_data(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Whatever the blocks, and without counting."""
+        """For any blocks, and without counting tokens."""
         rows = random_rows()
         raw, described = write(tmp_path / "raw", rows), dataset(vocabulary="hash", vocabulary_buckets=50)
-        monkeypatch.setattr(prepare_module, "chosen_tokens", None)
+        monkeypatch.setattr(prepare_module, "select_tokens", None)
         fingerprints = set()
         for block_bytes in (900, 20_000, 32 << 20):
             folder = prepare(f"logs{block_bytes}", described, raw, min_count=2, block_bytes=block_bytes)
@@ -133,7 +133,7 @@ class TestHash:
         assert (table.num_rows, table.column_names) == (0, ["column", "id", "token", "count"])
 
     def test_one_row_changes_no_other_rows_ids(self, tmp_path: Path) -> None:
-        """Neither by its tokens nor by being there: what makes a hashed vocabulary private by itself."""
+        """Neither its tokens nor its presence does: a hashed vocabulary needs no privacy budget."""
         rows, described = random_rows(), dataset(vocabulary="hash")
         variants = {
             "as it is": rows,
@@ -159,19 +159,21 @@ class TestHash:
 
 
 def choose(folder: Path, counts: dict[str, int], *, seed: int = 0, min_count: int = 1, **changes: Any) -> Vocabulary:
-    """A private vocabulary of one column, from the given counts."""
+    """Makes a private vocabulary of one column from counts."""
     (folder / "scratch").mkdir(parents=True)
     rule = {"kind": "private", "epsilon": 0.5, "min_count": min_count, **changes}
     table = pa.table({"token": list(counts), "count": np.array(list(counts.values()))})
-    selection = Selection.of(rule, 1, 100_000)
-    return chosen(selection.description, ("site",), [selection.select(table, np.random.default_rng(seed))], folder)
+    selection = TokenSelection.of(rule, 1, 100_000)
+    return counted_vocabulary(
+        selection.description, ("site",), [selection.select(table, np.random.default_rng(seed))], folder
+    )
 
 
 class TestPrivate:
     def test_prepared_data(self, tmp_path: Path) -> None:
-        """Frequent tokens have ids as the file says, those of a single row have none.
+        """Frequent tokens have the ids of the file; tokens of a single row have none.
 
-        The noise is not seeded: a correct selection fails once in 10⁵ runs.
+        The noise is not seeded: the false-alarm rate is 10⁻⁵.
         """
         rows = random_rows()
         raw, described = write(tmp_path / "raw", rows), dataset(vocabulary="private", vocabulary_epsilon=2.0)
@@ -180,19 +182,19 @@ class TestPrivate:
         selection = PartitionSelection.calibrated(epsilon=2.0, delta=VOCABULARY_SHARE_OF_DELTA / 4000, columns=2)
         numbers = {"kind": "private", "epsilon": 2.0, "min_count": 3, **selection._asdict()}
         assert prepared.vocabulary == {**numbers, "draw": prepared.vocabulary["draw"]}
-        # Prepared again, it is drawn again, and that is another release of the same logs.
+        # Preparing again draws the noise again, which is another release of the same log.
         again = open_prepared(prepare("again", described, raw, min_count=3))
         assert again.vocabulary == {**numbers, "draw": again.vocabulary["draw"]}
         assert again.vocabulary["draw"] != prepared.vocabulary["draw"]
         assert again.fingerprint != prepared.fingerprint
         assert selection.delta == 0.05 / 4000
-        # Noise would have to be 100 standard deviations to take a frequent token away.
+        # Dropping a frequent token would take noise of 100 standard deviations.
         assert 500 - selection.threshold > 100 * selection.standard_deviation
         file = pd.read_parquet(folder / "vocabulary.parquet")
         ids = {(row.column, row.token): row.id for row in file.itertuples()}
         assert {name for column, name in ids if column == "site"} == {"", *OFTEN}
         assert {name for column, name in ids if column == "ad" and name in OFTEN} == set(OFTEN)
-        # Each of about 670 tokens of a single row is revealed with probability δ/2: two of them hardly ever.
+        # Each of about 670 tokens of a single row is revealed with probability δ/2: two are very unlikely.
         assert sum(column == "ad" for column, _ in ids) <= 6
         expected = [[ids.get(("site", row[1]), 0), ids.get(("ad", row[2]), 0)] for row in rows]
         np.testing.assert_array_equal(encoded(folder), np.array(expected, np.int32), strict=True)
@@ -200,9 +202,9 @@ class TestPrivate:
         assert [column.vocabulary_size for column in prepared.categorical_columns] == sizes
 
     def test_file_has_noisy_counts_only(self, tmp_path: Path) -> None:
-        """They differ from the exact ones by rounded noise of the stated scale.
+        """Noisy counts differ from exact ones by rounded noise of the stated scale.
 
-        Kolmogorov-Smirnov; correct noise fails once in 10⁴ seeds (fixed here).
+        Kolmogorov-Smirnov test; its false-alarm rate is 10⁻⁴ (the seed is fixed).
         """
         counts = {f"token{number}": 10_000 + number for number in range(3000)}
         vocabulary = choose(tmp_path, counts)
@@ -215,10 +217,10 @@ class TestPrivate:
         assert vocabulary.description["threshold"] == selection.threshold
 
     def test_ids_are_in_the_order_of_the_noisy_counts(self, tmp_path: Path) -> None:
-        """Of tokens whose counts differ by much less than the noise, those with more are hardly more often in front.
+        """If counts differ by much less than the noise, tokens with the larger count are hardly more often in front.
 
-        The order of the exact counts would put 1000 of them among the first 1000. Noise puts 520 there, and
-        more than 600 less than once in a million seeds (fixed here).
+        Sorted by exact counts, all first 1000 tokens would have the larger count. Sorted by noisy counts about 520 do;
+        more than 600 has a probability below 10⁻⁶ (the seed is fixed).
         """
         counts = {f"{number:04}": 10_000 + number % 2 for number in range(2000)}
         vocabulary = choose(tmp_path, counts)
@@ -258,7 +260,7 @@ class TestPrivate:
         assert files[0] != files[2]
 
     def test_fingerprint_depends_on_what_it_costs(self, tmp_path: Path) -> None:
-        """Even if no token has an id under either."""
+        """Even if no token has an id in either."""
         raw = write(tmp_path / "raw", random_rows())
         found = [
             open_prepared(prepare("logs", dataset(**kind), raw, min_count=10**6)).fingerprint

@@ -1,4 +1,4 @@
-"""The shipped descriptions on small files in the exact formats of Criteo's logs, against slow and obvious readers."""
+"""The shipped descriptions read files in the exact formats of Criteo's logs, compared with slow and obvious readers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tasks.config import load_config
-from tasks.encoded import Prepared, open_prepared
-from tasks.prepare import prepare
+from tasks.config.loading import load_config
+from tasks.data.preparation import prepare
+from tasks.data.prepared import Prepared, open_prepared
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -31,7 +31,7 @@ def make(dataset: str, raw: Path, **options: Any) -> Prepared:
 
 
 def everything(prepared: Prepared, task: str) -> dict[str, np.ndarray]:
-    """All rows in the order of time."""
+    """Returns all rows in chronological order."""
     splits = [prepared.split(name, task) for name in ("train", "validation", "test")]
     return {
         name: np.concatenate([getattr(split, name) for split in splits])
@@ -50,7 +50,7 @@ def logged(values: list[float | None]) -> np.ndarray:
 
 
 def test_kaggle(tmp_path: Path) -> None:
-    """40 columns without a header, empty where missing, hexadecimal tokens, negative integers in I2."""
+    """40 columns, no header, empty fields for missing values, hexadecimal tokens, negative integers in I2."""
     draw, rows = random.Random(0), []
     for _ in range(500):
         integers = [draw.choice(["", "0", "1", "17", "-2", "48123"]) for _ in range(13)]
@@ -68,7 +68,7 @@ def test_kaggle(tmp_path: Path) -> None:
 
 
 def attribution_rows(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Impressions in order of time; a conversion is carried by several impressions of its user and campaign."""
+    """Impressions in chronological order; several impressions of a user and campaign carry the same conversion."""
     draw, now, table, conversions = random.Random(seed), 0, [], {}
     for _ in range(rows):
         now += draw.choice([0, 30, 600, 9000])
@@ -92,7 +92,7 @@ def write_attribution(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("block_bytes", [3000, 1 << 20])
 def test_attribution(tmp_path: Path, block_bytes: int) -> None:
-    """A header, gzip, -1 where missing; clicks only; conversions by user and campaign, also of other impressions."""
+    """Header, gzip, -1 for missing values, clicks only; conversions of a user and campaign from all impressions."""
     rows = attribution_rows(2000)
     prepared = make("criteo_attribution", write_attribution(tmp_path / "logs.tsv.gz", rows), block_bytes=block_bytes)
     clicks = [row for row in rows if row["click"]]
@@ -124,7 +124,7 @@ def test_attribution(tmp_path: Path, block_bytes: int) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    """23 columns without a header, -1 where missing, as a number or as a token, not in order; here with zstd."""
+    """23 columns, no header, -1 for missing numbers and tokens, not in order, compressed with zstd."""
     draw, rows = random.Random(0), []
     columns = load_config().dataset("criteo_search").columns or ()
     hashed = ["4C90FD52FC53D2C1C205844CB69575AB", "-1", "D7D1FB49049702BF6338894757E0D959"]

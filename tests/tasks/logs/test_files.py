@@ -1,4 +1,4 @@
-"""Which files a log has, in which order, and what is in them."""
+"""The files of a log: their order, the columns in their paths, and their compression."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import UserError
-from tasks.raw_files import find_files, look_at
+from tasks.logs.files import RawFile, find_files, inspect_file
+from tasks.runtime.errors import UserError
 
 
 def touch(path: Path, content: bytes = b"x") -> Path:
@@ -33,13 +33,13 @@ def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
 
 
 def test_columns_of_the_path(tmp_path: Path) -> None:
-    file = look_at(touch(tmp_path / "day=2023-10-01" / "country=DE" / "a=b.tsv"))
-    assert file.from_path == {"day": "2023-10-01", "country": "DE"}
+    file = inspect_file(touch(tmp_path / "day=2023-10-01" / "country=DE" / "a=b.tsv"))
+    assert file.path_values == {"day": "2023-10-01", "country": "DE"}
 
 
 def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
     path = touch(tmp_path / "log")
-    file = look_at(path)
+    file = inspect_file(path)
     assert file.is_unchanged()
     path.write_bytes(b"longer")
     assert not file.is_unchanged()
@@ -48,9 +48,9 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
 
 
 def test_compression_is_seen_in_the_bytes(tmp_path: Path) -> None:
-    """And several members of a gzip file, as `cat a.gz b.gz` makes them, are all read."""
+    """All members of a concatenated gzip file (`cat a.gz b.gz`) are read."""
     packed = touch(tmp_path / "without_suffix", gzip.compress(b"one\n") + gzip.compress(b"two\n"))
-    file = look_at(packed)
+    file = inspect_file(packed)
     assert file.compression == "gzip"
     file.decompress(tmp_path / "text")
     assert (tmp_path / "text").read_bytes() == b"one\ntwo\n"
@@ -59,11 +59,11 @@ def test_compression_is_seen_in_the_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing", "do not exist"),
+        ("missing", "does not exist"),
         ("none*.tsv", "no file matches the pattern"),
-        ("empty_folder", "are a folder without files"),
-        ("empty", "are empty"),
-        ("packed.zip", "are compressed with zip: decompress the file first"),
+        ("empty_folder", "is a folder without files"),
+        ("empty", "is empty"),
+        ("packed.zip", "is compressed with zip: decompress it first"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
@@ -73,3 +73,17 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         find_files([str(tmp_path / name)])
     assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.tsv", "day=*/missing.tsv"])
+def test_a_missing_file_is_named_with_the_folder_that_was_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        find_files([name])
+    assert f"the raw log {tmp_path / name} does not exist" in str(caught.value)
+
+
+def test_raw_file_knows_the_columns_of_its_path() -> None:
+    assert RawFile(Path("/a=1/b-c=2/=3/d=/e=f=g/h=4"), 1, 0, None).path_values == {"a": "1", "d": "", "e": "f=g"}

@@ -1,4 +1,4 @@
-"""The synthetic logs: their layout, their planted model, and that they are made in bounded memory."""
+"""Synthetic logs: their layout, their planted model, and bounded memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pyarrow.parquet
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from tasks import synthetic
-from tasks.config import load_config
-from tasks.errors import UserError
-from tasks.home import CHECKOUT
+from tasks.config.loading import load_config
+from tasks.logs import synthetic
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT
 
 ROWS = 40_000
 SEED = 7
@@ -116,7 +116,7 @@ def test_content_depends_on_the_seed_alone(
 
 def test_what_is_there_is_not_made_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = synthetic.generate("display", 1000, SEED)
-    assert "1,000 rows made" in capsys.readouterr().out
+    assert "1,000 rows generated" in capsys.readouterr().out
     monkeypatch.setattr(synthetic, "_write", lambda *_: pytest.fail("made again"))
     assert synthetic.generate("display", 1000, SEED) == path
     monkeypatch.setattr(synthetic, "GENERATOR_VERSION", -1)
@@ -233,7 +233,7 @@ def test_hashed_effects_have_the_stated_moments() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "seed", "message"),
-    [(999, 0, r"999 rows is too short: give 1,000 rows or more"), (1000, -3, r"seed -3: give 0 or more")],
+    [(999, 0, "at least 1,000 rows, not 999"), (1000, -3, "must be 0 or more, not -3")],
 )
 def test_bad_values_are_explained(rows: int, seed: int, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""Dictionaries of tokens give back the tokens, whatever their lengths and chunks."""
+"""Dictionary encoding round-trips tokens of any length, in any chunks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.token_dictionaries import TOKENS, dictionary_encoded, narrowed
+from tasks.logs.token_dictionaries import TOKENS, dictionary_encoded, narrowed
 
 EIGHT = st.sampled_from(["", "68fd1e64", "80e26c9b", "größ5\x01", "aaaaaaaa", "ffffffff"])
 ANY = st.one_of(EIGHT, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10))

@@ -1,4 +1,4 @@
-"""What choosing costs: all trainings together, or the theorem's price if their number was drawn."""
+"""What choosing costs: the composition of all trainings, or the theorem's ε if their number was drawn at random."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from dp_core.label_record import LabelRecord
-from dp_core.mechanism import MechanismRecord, compose
-from dp_core.randomized_response import RandomizedResponse
-from dp_core.tuning import repeat_and_select_epsilon
-from tasks.choice_cost import ChoiceCost, choice_cost, choice_table
-from tasks.home import write_json
-from tasks.report_files import as_csv
-from tasks.results import Arm, Outcome, Result, choose
-from tasks.trial import Trial
-from tests.records import record
-from tests.test_results import NOWHERE, baseline, of_labels, outcomes, private
+from dp_core.accounting.mechanism import MechanismRecord, compose
+from dp_core.accounting.tuning import repeat_and_select_epsilon
+from dp_core.labels.randomized_response import RandomizedResponse
+from dp_core.labels.record import LabelRecord
+from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.reporting.files import as_csv
+from tasks.reporting.results import Arm, Outcome, Result, choose
+from tasks.runtime.home import write_json
+from tasks.training.trial import Trial
+from tests.support.records import record
+from tests.support.sweeps import NOWHERE, baseline, of_labels, outcomes, private
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -28,7 +28,7 @@ RAN = record(examples=2400, expected_batch_size=100, max_batch_size=200, steps=4
 
 
 def trained(trial: Trial, ran: MechanismRecord | LabelRecord | None) -> None:
-    """What training leaves of a mechanism."""
+    """Writes the record that training a mechanism leaves."""
     stored = {"trial": trial.model_dump(mode="json"), "mechanism": None if ran is None else ran.to_json()}
     write_json(trial.folder / "record.json", stored)
 
@@ -38,7 +38,7 @@ def cell_of(*trials: Trial) -> Result:
 
 
 def test_every_training_of_a_cell_is_paid_for() -> None:
-    """Two settings with two seeds each: four trainings on the same examples, whichever is kept."""
+    """Two settings with two seeds each are four trainings on the same examples, whichever is chosen."""
     for outcome in outcomes():
         trained(outcome.trial, None if outcome.trial.epsilon is None else RAN)
     cost = choice_cost(choose(outcomes())[1])
@@ -49,7 +49,7 @@ def test_every_training_of_a_cell_is_paid_for() -> None:
     assert cost.repeat_and_select is not None
     assert single.rdp_epsilon < cost.repeat_and_select
     assert cost.holds == cost.composed
-    # Where methods are compared, each has its own trainings.
+    # If methods are compared, each has its own trainings.
     assert [choice_cost(one).trials for one in choose(outcomes(), ["l2_clip_norm"])[1:]] == [2, 2]
 
 
@@ -61,7 +61,7 @@ def test_one_training_was_not_chosen_among_any() -> None:
 
 
 def test_mechanisms_that_differ_add_up_as_they_are() -> None:
-    """A training that diverged has fewer steps, and what it took is spent."""
+    """A training that diverged has fewer steps, but those count."""
     trials = [private(seed=seed) for seed in range(3)]
     ran = [RAN, dataclasses.replace(RAN, steps=7), dataclasses.replace(RAN, noise_multiplier=3.0)]
     for trial, one in zip(trials, ran, strict=True):
@@ -70,7 +70,7 @@ def test_mechanisms_that_differ_add_up_as_they_are() -> None:
 
 
 def test_a_number_that_was_drawn_costs_what_repeat_and_select_says() -> None:
-    """Of the mean of the number, and not of what came out."""
+    """It depends on the mean of the number of trainings, not on the number that was drawn."""
     trials = [private(seed=seed) for seed in range(3)]
     for trial in trials:
         trained(trial, RAN)
@@ -78,7 +78,7 @@ def test_a_number_that_was_drawn_costs_what_repeat_and_select_says() -> None:
     assert (cost.trials, cost.random) == (3, True)
     assert cost.holds == cost.repeat_and_select
     assert cost.holds == pytest.approx(repeat_and_select_epsilon(RAN, DELTA, mean_trials=12), rel=1e-9)
-    # Also if one came out.
+    # Even if the number drawn was 1.
     one = choice_cost(cell_of(trials[0]), mean_trials=12)
     assert (one.trials, one.holds) == (1, cost.holds)
 
@@ -147,7 +147,7 @@ def test_the_table_has_a_row_for_each_private_result(own_home: Path) -> None:
         "pcvr,C = 2,1,0.990,2,2.500,–,2.500",
     ]
     assert [row[-1].strong for row in table.rows] == [True, True]
-    assert "is the composition of all the trainings" in table.caption
+    assert "is the composition of all trainings" in table.caption
     drawn = choice_table(results, {1: ChoiceCost(2, 2.0, 1.5, random=True)}, audited)
     assert drawn.rows[0][-1].text == "1.500"
-    assert "The number of trainings was drawn at random" in drawn.caption
+    assert "The number of trainings and the settings of each were drawn at random" in drawn.caption

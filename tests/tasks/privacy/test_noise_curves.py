@@ -1,4 +1,4 @@
-"""The curves behind the paper's Figure 2, and the noise behind Figure 4(a), have the shapes that it describes."""
+"""The curves of the paper's Figure 2 and the noise of Figure 4(a) have the shapes that the paper describes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dp_core.accounting import epsilon_bound
-from dp_core.events import poisson_event
-from tasks.budget import noise_multiplier_for
-from tasks.curves import noise_by_batch_size
-from tasks.errors import UserError
+from dp_core.accounting.epsilon import epsilon_bound
+from dp_core.accounting.events import poisson_event
+from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.noise_curves import noise_by_batch_size
+from tasks.runtime.errors import UserError
 
 EXAMPLES = 1_000_000
 BATCH_SIZES = (1_024, 8_192, 65_536, 524_288)
@@ -34,14 +34,14 @@ def test_at_fixed_steps_the_benefit_of_large_batches_fades() -> None:
     deviations = [point.standard_deviation for point in points]
     assert {point.steps for point in points} == {1000}
     assert deviations == sorted(deviations, reverse=True)
-    # Eight times the batch: at first a large gain, at the end none to speak of.
+    # Eight times the batch size gains a lot at first and almost nothing at the end.
     assert deviations[1] < 0.5 * deviations[0]
     assert deviations[3] > 0.9 * deviations[2]
 
 
 def test_epochs_and_steps_cannot_both_be_fixed() -> None:
     for both in ({}, {"epochs": 1.0, "steps": 10}):
-        with pytest.raises(UserError, match="either epochs"):
+        with pytest.raises(UserError, match="exactly one of epochs and steps"):
             noise_by_batch_size(examples=1000, epsilon=1.0, batch_sizes=[10], **both)  # type: ignore[arg-type]
 
 

@@ -14,21 +14,22 @@ import jax
 import numpy as np
 import pytest
 
-import dp_core.training
-import dp_core.updates
-import tasks.train
-from dp_core.clipping import add_clipped_gradients
-from dp_core.mechanism import MechanismRecord
-from dp_core.noise import add_gaussian
+import dp_core.training.step
+import dp_core.training.updates
+import tasks.training.loop
+import tasks.training.setup
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.clipping.one_pass import add_clipped_gradients
 from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler, steps_for_epochs
-from dp_core.training import Hyperparameters, as_traced, make_trainer
-from tasks.audit import judge
-from tasks.budget import noise_multiplier_for
-from tasks.encoded import Prepared
-from tasks.home import read_json
-from tasks.train import run_trial
-from tasks.trial import Trial
-from tests.trials import make_prepared, make_trial
+from dp_core.training.noise import add_gaussian
+from dp_core.training.step import Hyperparameters, as_traced, make_trainer
+from tasks.data.prepared import Prepared
+from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.verdict import judge
+from tasks.runtime.home import read_json
+from tasks.training.loop import run_trial
+from tasks.training.trial import Trial
+from tests.support.trials import make_prepared, make_trial
 
 CLIP_NORM = 0.25
 CANARIES = 1000
@@ -44,14 +45,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Patches that compiled trainers of other tests do not have, and that those after do not get."""
+    """Patches that do not leak into the compiled trainers of other tests."""
     make_trainer.cache_clear()
     yield monkeypatch
     make_trainer.cache_clear()
 
 
 def private_trial(prepared: Prepared, **changes: Any) -> Trial:
-    """A trial with noise for its budget of 2."""
+    """Returns a trial with the noise for its budget of ε = 2."""
     values: dict[str, Any] = {"epsilon": 2.0, "l2_clip_norm": CLIP_NORM, **changes}
     places = 2400 + values.get("canaries", 0)
     sampler = values.get("sampler", "poisson")
@@ -104,7 +105,7 @@ def test_noise_without_the_factor_c(prepared: Prepared, planted: pytest.MonkeyPa
     def unscaled(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
         return add_gaussian(key, values, standard_deviation / CLIP_NORM)
 
-    planted.setattr(dp_core.updates, "add_gaussian", unscaled)
+    planted.setattr(dp_core.training.updates, "add_gaussian", unscaled)
     assert "the noise has a standard deviation of" in findings(audited(private_trial(prepared, seed=11), prepared))
 
 
@@ -112,17 +113,17 @@ def test_noise_at_half_scale(prepared: Prepared, planted: pytest.MonkeyPatch) ->
     def halved(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
         return add_gaussian(key, values, standard_deviation / 2)
 
-    planted.setattr(dp_core.updates, "add_gaussian", halved)
+    planted.setattr(dp_core.training.updates, "add_gaussian", halved)
     assert "the noise has a standard deviation of" in findings(audited(private_trial(prepared, seed=12), prepared))
 
 
 def test_the_same_noise_at_every_step(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    """It has the right scale, and whoever sees two steps can subtract it."""
+    """It has the right scale, but anyone who sees two steps can subtract it."""
 
     def repeated(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
         return add_gaussian(jax.random.key(0), values, standard_deviation)
 
-    planted.setattr(dp_core.updates, "add_gaussian", repeated)
+    planted.setattr(dp_core.training.updates, "add_gaussian", repeated)
     assert "correlation of 1" in findings(audited(private_trial(prepared, seed=13), prepared))
 
 
@@ -130,7 +131,7 @@ def test_clipping_that_is_off(prepared: Prepared, planted: pytest.MonkeyPatch) -
     def unclipped(*arguments: Any, l2_clip_norm: Any, **options: Any) -> Any:
         return add_clipped_gradients(*arguments, l2_clip_norm=1e6 * l2_clip_norm, **options)
 
-    planted.setattr(dp_core.training, "add_clipped_gradients", unclipped)
+    planted.setattr(dp_core.training.step, "add_clipped_gradients", unclipped)
     found = findings(audited(private_trial(prepared, seed=14), prepared))
     assert "an example contributed" in found
     assert "differs from the oracle's" in found
@@ -146,35 +147,35 @@ def test_shuffled_batches_that_are_recorded_as_poisson(prepared: Prepared, plant
     def lying(*arguments: Any, **options: Any) -> Sampler:
         return SaysPoisson(**dataclasses.asdict(make_sampler(*arguments, **options)))
 
-    planted.setattr(tasks.train, "make_sampler", lying)
+    planted.setattr(tasks.training.setup, "make_sampler", lying)
     found = findings(audited(private_trial(prepared, seed=15), prepared))
     assert "sizes of the batches vary with a standard deviation of 0.00" in found
     assert "watched examples were in 2.00 ± 0.00 batches" in found
 
 
 def test_a_run_without_noise_that_is_recorded_with_noise(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    """σ near 0 memorises the canaries, and is recorded as σ = 1: guessing at the canaries shows more than
-    the record is worth. (What was measured on the step shows it too, and is left out here.)"""
+    """A run with σ near 0 memorises the canaries but records σ = 1: guessing at the canaries shows more than the record
+    allows. (The probe of the step would catch it too, and is left out here.)"""
 
     def silenced(hyper: Hyperparameters) -> Hyperparameters:
         return as_traced(hyper._replace(noise_multiplier=1e-6))
 
-    truly = tasks.train._mechanism_record
+    truly = tasks.training.loop._mechanism_record
 
     def as_if(*arguments: Any) -> MechanismRecord:
         return dataclasses.replace(truly(*arguments), noise_multiplier=1.0)
 
-    planted.setattr(tasks.train, "as_traced", silenced)
-    planted.setattr(tasks.train, "_mechanism_record", as_if)
+    planted.setattr(tasks.training.setup, "as_traced", silenced)
+    planted.setattr(tasks.training.loop, "_mechanism_record", as_if)
     trial = private_trial(prepared, seed=16, canaries=CANARIES, noise_multiplier=1.0)
     result = audited(trial, prepared)
-    assert "guesses at canaries were right" in findings(result)
+    assert "guesses at canaries were correct" in findings(result)
     assert "the noise has a standard deviation of" in findings(result)
     assert result["attack"]["correct"] > 0.85 * result["attack"]["guesses"]
-    # At the trial's own δ, which is large for so few examples, the attack shows a little less.
+    # At the trial's own δ, which is large for so few examples, the attack shows slightly less.
     assert result["attack"]["epsilon_lower"] > 0.5
 
     evidence = {**read_json(trial.folder / "evidence.json"), "probe": None}
     alone, _ = judge(trial, {**read_json(trial.folder / "record.json"), "test_loss": None}, evidence)
     assert len(alone["findings"]) == 1
-    assert "guesses at canaries were right" in alone["findings"][0]
+    assert "guesses at canaries were correct" in alone["findings"][0]

@@ -1,4 +1,4 @@
-"""Publishing several models of the same data costs more than each of them."""
+"""Publishing several models of the same data costs more than publishing one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dp_core.mechanism import MechanismRecord, VocabularyRelease
+from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
 from tasks.cli import main
-from tasks.encoded import Prepared
-from tasks.errors import UserError
-from tasks.home import write_json
-from tasks.releases import releases
-from tasks.trial import Trial
-from tests.trials import make_prepared, make_trial, without_privacy
+from tasks.data.prepared import Prepared
+from tasks.privacy.releases import releases
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import write_json
+from tasks.training.trial import Trial
+from tests.support.trials import make_prepared, make_trial, without_privacy
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_models_of_one_dataset_add_up_and_of_two_do_not(prepared: Prepared) -> N
     (one,) = releases([first.key])
     (two,) = releases([first.key, second.key])
     assert one["epsilon"] < two["epsilon"] < 2 * one["epsilon"]
-    # Two runs of the same mechanism are one of twice the length.
+    # Two runs of the same mechanism cost the same as one of twice the length.
     (long,) = releases([stored(make_trial(prepared, seed=2), steps=96).key])
     assert two["epsilon"] == pytest.approx(long["epsilon"], rel=1e-3)
     assert [item["dataset"] for item in releases([first.key, other.key])] == ["tiny_clicks", "other_clicks"]
@@ -46,7 +46,7 @@ def test_models_of_one_dataset_add_up_and_of_two_do_not(prepared: Prepared) -> N
 def test_a_private_vocabulary_that_models_share_is_paid_for_once(prepared: Prepared) -> None:
     shared = VocabularyRelease(5.0, 1e-6, "first draw")
     keys = [stored(make_trial(prepared, seed=seed), vocabulary=shared).key for seed in (0, 1)]
-    # The same logs prepared again: the same numbers, and other noise.
+    # The same logs prepared again have the same numbers but other noise.
     another = stored(make_trial(prepared, seed=2), vocabulary=shared._replace(draw="second draw")).key
     (two,) = releases(keys)
     (without,) = releases([stored(make_trial(prepared, seed=seed)).key for seed in (3, 4)])

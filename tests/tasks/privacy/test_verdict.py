@@ -1,4 +1,4 @@
-"""The audit judges what ran. It passes honest runs and fails runs that break their promise."""
+"""The audit's verdict: honest runs pass, and runs that do not keep their promise fail."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import tasks.train
-from dp_core.accounting import epsilon_bound
-from dp_core.events import poisson_event
-from dp_core.mechanism import MechanismRecord
-from dp_core.training import Hyperparameters, as_traced
-from tasks.audit import AuditFailure, audit, audit_group, judge
-from tasks.budget import noise_multiplier_for
-from tasks.encoded import Prepared, vocabulary_release
-from tasks.errors import UserError
-from tasks.home import read_json, write_json
-from tasks.plan import plan
-from tasks.train import run_trial, train
-from tasks.trial import Trial
-from tests.trials import make_prepared, make_trial, without_privacy
+import tasks.training.setup
+from dp_core.accounting.epsilon import epsilon_bound
+from dp_core.accounting.events import poisson_event
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.training.step import Hyperparameters, as_traced
+from tasks.data.prepared import Prepared, vocabulary_release
+from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.verdict import AuditFailure, judge
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json
+from tasks.training.loop import run_trial
+from tasks.training.trial import Trial
+from tests.support.trials import make_prepared, make_trial, without_privacy
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 class Trained(NamedTuple):
-    """A trained trial with what it left for the audit."""
+    """A trained trial with its record and its evidence."""
 
     trial: Trial
     record: dict[str, Any]
@@ -42,7 +41,7 @@ class Trained(NamedTuple):
 
 
 def calibrated(epsilon: float, **changes: Any) -> float:
-    """For two epochs of the tiny dataset."""
+    """Returns the noise multiplier for two epochs of the tiny dataset."""
     question = {"delta": 1 / 2400, "examples": 2400, "batch_size": 100, "steps": 48, **changes}
     return noise_multiplier_for(epsilon=epsilon, **question)
 
@@ -54,7 +53,7 @@ def trained(trial: Trial, prepared: Prepared) -> Trained:
 
 @pytest.fixture(scope="module")
 def honest(prepared: Prepared) -> Trained:
-    """A trial whose noise was calibrated to its budget."""
+    """A trial with noise that was calibrated to its budget."""
     return trained(make_trial(prepared, epsilon=4.0, noise_multiplier=calibrated(4.0)), prepared)
 
 
@@ -69,7 +68,7 @@ def test_an_honest_run_passes_just_within_its_budget(honest: Trained) -> None:
     assert 0.99 * 4.0 <= result["epsilon"] <= 4.0
     assert result["rdp_epsilon"] > result["pld_epsilon"]
     assert 0.98 * result["epsilon"] <= result["epsilon_lower"] <= result["epsilon"]
-    # Against dp_accounting directly, at the whole δ: truncation costs next to nothing.
+    # Against dp_accounting directly, at the whole δ: truncation costs almost nothing.
     event = poisson_event(sampling_probability=100 / 2400, noise_multiplier=trial.noise_multiplier, steps=48)
     assert result["epsilon"] == pytest.approx(epsilon_bound(event, 1 / 2400).epsilon, rel=2e-3)
     for words in (
@@ -111,6 +110,7 @@ def test_a_record_of_something_else_fails(
     assert result["verdict"] == "failed"
     assert any(finding in text for text in result["findings"])
     assert "NOT SHOWN TO BE WITHIN" in statement
+    assert "| Guarantee | **none**: the audit failed" in statement
     assert finding in statement
 
 
@@ -133,59 +133,23 @@ def test_secret_noise_is_stated(honest: Trained) -> None:
     assert "reproduction" not in statement
 
 
-def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_home: Path) -> None:
-    """Through real MLflow: the run of a failed audit is marked FAILED, and the step raises."""
-    from mlflow.tracking import MlflowClient
-
-    from tasks.datasets import prepare_datasets
-    from tasks.tracking import tracking_uri
-
-    options = {"profile": "smoke", "tasks": ["pconvs"], "epsilons": [2.0]}
-    group = plan(options, prepare_datasets(options))["groups"][-1]
-    assert [item["trial"]["mechanism"] for item in group["items"]] == ["dp_sgd", "dp_sgd"]
-    kept, logged = train(group) or ()
-    _, audited = audit_group([kept, logged])
-    client = MlflowClient(tracking_uri())
-    run = client.get_run(logged["mlflow_run"])
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics["epsilon"] == pytest.approx(audited["epsilon"])
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["privacy_statement.md"]
-
-    folder = own_home / "trials" / logged["trial"]
-    assert (folder / "privacy_statement.md").exists()
-    write_json(folder / "record.json", with_mechanism(read_json(folder / "record.json"), noise_multiplier=0.3))
-    with pytest.raises(AuditFailure, match="over the budget of 2"):
-        audit(logged)
-    # Of a group all are looked at, and told of together.
-    (own_home / "trials" / kept["trial"] / "audit.json").unlink()
-    with pytest.raises(AuditFailure, match=r"^audit of [^\n]*over the budget of 2[^\n]*$"):
-        audit_group([logged, kept])
-    assert read_json(own_home / "trials" / kept["trial"] / "audit.json")["verdict"] == "passed"
-    assert client.get_run(logged["mlflow_run"]).info.status == "FAILED"
-    assert client.get_run(logged["mlflow_run"]).data.tags["audit"] == "failed"
-
-    (folder / "evidence.json").unlink()
-    with pytest.raises(AuditFailure, match="Delete its folder and train again"):
-        audit(logged)
-
-
 def test_noise_that_the_step_did_not_get_is_not_recorded(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer that hands its step half the planned noise leaves a record of half the noise, and fails."""
+    """A trainer that gives its step half the planned noise records half the noise and fails."""
     planned = calibrated(4.0)
     trial = make_trial(prepared, epsilon=4.0, noise_multiplier=planned, seed=7)
 
     def halved(hyper: Hyperparameters) -> Hyperparameters:
         return as_traced(hyper._replace(noise_multiplier=hyper.noise_multiplier / 2))
 
-    monkeypatch.setattr(tasks.train, "as_traced", halved)
+    monkeypatch.setattr(tasks.training.setup, "as_traced", halved)
     result, _ = judge(*trained(trial, prepared))
     assert result["verdict"] == "failed"
     assert "over the budget" in result["findings"][0]
 
 
 def test_the_papers_scaling_is_marked_as_no_guarantee(prepared: Prepared) -> None:
-    """Noise for one clip norm, where an example in a group can move the sum by two: the claim is
-    within its budget, and what holds is what half the noise multiplier is worth."""
+    """Noise is scaled to one clip norm, but an example in a group can move the sum by two. The claim is within its
+    budget, and the valid ε is that of half the noise multiplier."""
     noise_multiplier = calibrated(4.0)
     values = {"epsilon": 4.0, "noise_multiplier": noise_multiplier, "microbatch_size": 4}
     paper, proven = (make_trial(prepared, **values, sensitivity=kind) for kind in ("paper", "proven"))
@@ -207,7 +171,7 @@ def test_the_papers_scaling_is_marked_as_no_guarantee(prepared: Prepared) -> Non
     assert "| Sensitivity of a sum | 2C" in statement
     assert "groups of 4" in statement
 
-    # A run that was to be proven but scaled its noise like the paper does not pass.
+    # A run that was asked for the proven scaling but used the paper's does not pass.
     result, _ = judge(proven, with_mechanism(record, sensitivity=1.0), evidence)
     assert result["verdict"] == "failed"
     assert any("which one example can exceed" in finding for finding in result["findings"])
@@ -220,14 +184,14 @@ def test_an_adaptive_clip_norm_is_paid_for(prepared: Prepared) -> None:
     result, statement = judge(trial, record, evidence)
     assert result["verdict"] == "passed"
     assert 0.99 * 4 <= result["epsilon"] <= 4
-    assert "for the count, whose sensitivity is 1; ε covers both" in statement
-    # Without noise on the count there is no guarantee at all.
+    assert "for the count, which has sensitivity 1; ε covers both" in statement
+    # Without noise on the count there is no guarantee.
     without = judge(trial, with_mechanism(record, count_noise_multiplier=0.0), evidence)[0]
     assert without["verdict"] == "failed"
 
 
 def test_a_private_vocabulary_is_part_of_the_budget(own_home: Path, tmp_path: Path) -> None:
-    """The same budget then leaves less for training, which gets more noise; the audit adds the two up."""
+    """It leaves less of the budget for training, which then needs more noise; the audit composes the two."""
     prepared = make_prepared(tmp_path, vocabulary="private", vocabulary_epsilon=2.0)
     vocabulary = vocabulary_release(prepared)
     assert vocabulary is not None
@@ -244,7 +208,7 @@ def test_a_private_vocabulary_is_part_of_the_budget(own_home: Path, tmp_path: Pa
     alone = dataclasses.replace(ran, vocabulary=None).epsilon_bound(trial.target_delta).epsilon
     assert alone < 0.98 * result["epsilon"]
     assert result["epsilon_lower"] <= alone
-    # The same training, had the vocabulary been forgotten in the planning, is over its budget.
+    # A training that was planned without the vocabulary is over its budget.
     forgot = with_mechanism(record, noise_multiplier=calibrated(4.0))
     assert any("over the budget" in finding for finding in judge(trial, forgot, evidence)[0]["findings"])
 
@@ -259,7 +223,7 @@ def test_hashed_tokens_cost_nothing_and_it_is_said(own_home: Path, tmp_path: Pat
     prepared = make_prepared(tmp_path, vocabulary="hash", vocabulary_buckets=64)
     trial, record, evidence = trained(make_trial(prepared, noise_multiplier=1.0), prepared)
     assert MechanismRecord.from_json(record["mechanism"]).vocabulary is None
-    assert "hashed into 64 buckets a column, which costs no ε" in judge(trial, record, evidence)[1]
+    assert "hashed into 64 buckets per column, which costs no ε" in judge(trial, record, evidence)[1]
 
 
 @pytest.mark.parametrize(
@@ -277,5 +241,5 @@ def test_other_samplers_are_accounted_as_what_they_are(prepared: Prepared, sampl
     assert result["verdict"] == "passed"
     assert 0.995 * 4 <= result["epsilon"] <= 4
     assert [word for word in words if word not in statement] == []
-    # Shuffled batches pay for what they are: about twice the noise of Poisson's here.
+    # Shuffled batches need about twice the noise of Poisson samples here.
     assert (noise_multiplier > 1.5 * calibrated(4.0)) == (sampler == "shuffle")

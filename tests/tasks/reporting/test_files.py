@@ -1,4 +1,4 @@
-"""A report's files: each is read back by a reader of its format."""
+"""The files of a report, each read back by a parser of its format."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.document import Cell, Table
-from tasks.report_files import as_csv, as_markdown, as_png, print_document_tables, print_report, write_report
-from tasks.svg_plots import standalone
-from tests.documents import HOSTILE, SHOWN, make_document, make_figure, make_table
+from tasks.reporting.document import Cell, Table
+from tasks.reporting.files import as_csv, as_png, write_report
+from tasks.reporting.markdown import as_markdown
+from tasks.reporting.svg import standalone
+from tasks.reporting.terminal import print_report, print_tables
+from tests.support.documents import HOSTILE, SHOWN, make_document, make_figure, make_table
 
 NAMES = [
     "page.html",
@@ -41,7 +43,7 @@ def test_every_file_is_written_and_can_be_read(tmp_path: Path, text: str) -> Non
     assert next(csv.reader(io.StringIO((tmp_path / "auc.csv").read_text()))) == ["epsilon", "loss", "task"]
 
 
-def test_the_summary_says_what_the_index_and_the_terminal_need(
+def test_the_summary_holds_what_the_index_and_the_terminal_show(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = make_document("words", headline="It works.", finished="2026-01-02 03:04 UTC")
@@ -64,10 +66,10 @@ def test_the_summary_says_what_the_index_and_the_terminal_need(
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "ä"])
-def test_a_name_that_is_none_for_a_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="is no name"):
+def test_a_name_that_is_not_a_file_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a file name"):
         write_report(tmp_path, make_document(tables=[make_table(name=name)]))
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="is not a file name"):
         write_report(tmp_path, make_document(figures=[make_figure(name=name)]))
     assert list(tmp_path.iterdir()) == []
 
@@ -77,14 +79,14 @@ def test_two_tables_of_one_name(tmp_path: Path) -> None:
         write_report(tmp_path, make_document(details=[make_table(name="AUC")]))
 
 
-def test_csv_of_records_keeps_eight_digits_and_nothing_as_nothing() -> None:
+def test_csv_of_records_has_eight_digits_and_empty_missing_values() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(make_table(HOSTILE)))))
     assert [row["loss"] for row in rows] == ["0.24123457", ""]
     assert [float(row["epsilon"]) for row in rows] == [math.inf, 1.0]
     assert rows[0]["task"] == HOSTILE
 
 
-def test_csv_without_records_is_the_table_as_it_is_shown() -> None:
+def test_csv_without_records_has_the_texts_of_the_cells() -> None:
     table = make_table('a,"b"\nc')._replace(records=())
     head, *rows = csv.reader(io.StringIO(as_csv(table)))
     assert head == list(table.columns)
@@ -92,7 +94,7 @@ def test_csv_without_records_is_the_table_as_it_is_shown() -> None:
 
 
 def markdown_tables(text: str) -> list[list[list[str]]]:
-    """Rows of cells, split at pipes that are not escaped."""
+    """Returns tables as rows of cells, split at pipes that are not escaped."""
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE)
     return [
         [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
@@ -101,7 +103,7 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
 
 
 @pytest.mark.parametrize("text", ["words", HOSTILE])
-def test_markdown_tables_have_as_many_cells_in_every_row(text: str) -> None:
+def test_rows_of_markdown_tables_have_equally_many_cells(text: str) -> None:
     markdown = as_markdown(make_document(text))
     tables = markdown_tables(markdown)
     assert [[len(row) for row in table] for table in tables] == [[3] * 5, [3] * 5, [2] * 3]
@@ -109,13 +111,13 @@ def test_markdown_tables_have_as_many_cells_in_every_row(text: str) -> None:
     assert auc[1][0].endswith("-:")
     assert not auc[1][2].endswith(":")
     assert auc[2][1] == "**0.2412 ± 0.0012**"
-    # A terminal shows it as a table too.
+    # Rows are equally long, for readers in a terminal.
     if text == "words":
         lines = [line for line in markdown.splitlines() if line.startswith("|")]
         assert len({len(line) for line in lines[:5]}) == 1
 
 
-def test_markdown_shows_hostile_text_as_it_is() -> None:
+def test_markdown_escapes_hostile_text() -> None:
     markdown = as_markdown(make_document(HOSTILE, command="make run"))
     assert not re.search(r"(?<!\\)<[A-Za-z/!]", markdown)
     assert "](" not in markdown
@@ -124,7 +126,7 @@ def test_markdown_shows_hostile_text_as_it_is() -> None:
     assert re.findall("^(#+) ", markdown, re.MULTILINE) == ["#", *["##"] * 6]
 
 
-def test_markdown_of_texts_that_look_like_its_signs() -> None:
+def test_markdown_escapes_text_that_looks_like_markup() -> None:
     notes = ["# no heading", "1. no list", "- no list", "---", "0.5 is a number", "> no quotation"]
     markdown = as_markdown(make_document(notes=notes, command="echo '```'"))
     for line in (r"\# no heading", r"1\. no list", r"\- no list", r"\---", "0.5 is a number", r"\> no quotation"):
@@ -141,7 +143,7 @@ def test_a_png_has_twice_the_size_and_all_texts() -> None:
     assert struct.unpack(">II", png[16:24]) == (2 * int(root.get("width", "")), 2 * int(root.get("height", "")))
     without = re.sub(r"<text.*?</text>", "", svg)
     assert as_png(without) != png
-    # Each text by itself is drawn: Greek letters and raised digits too.
+    # The font has each of these characters.
     for text in ("a", "ε", "10⁻⁵", "±", "✓"):
         one = standalone(f'<svg viewBox="0 0 50 20"><text y="15">{text}</text></svg>')
         assert as_png(one) != as_png(re.sub("<text.*</text>", "", one))
@@ -151,7 +153,7 @@ def test_tables_fit_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("COLUMNS", "80")
     cells = [Cell("0.5"), *[Cell("0.2412 ± 0.0012"), Cell("0.243")] * 3]
     columns = ["ε", *[name for task in ("pCTR", "pCVR", "pConvs") for name in (f"{task}, AUC loss", "paper")]]
-    print_document_tables([Table("auc", "AUC loss [bold]", columns, [cells] * 3), make_table(HOSTILE)])
+    print_tables([Table("auc", "AUC loss [bold]", columns, [cells] * 3), make_table(HOSTILE)])
     shown = capsys.readouterr().out
     assert "AUC loss [bold]" in shown
     assert shown.count("0.2412 ± 0.0012") == 10

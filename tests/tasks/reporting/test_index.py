@@ -1,4 +1,4 @@
-"""The index of all reports: the newest first, and no stumbling over what is none."""
+"""The index of all reports: newest first, and robust against other files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.index_page import read_summaries, write_index
-from tasks.report_files import write_report
-from tests.documents import HOSTILE, Page, make_document
-from tests.test_report_page import assert_needs_nothing
+from tasks.reporting.files import write_report
+from tasks.reporting.index import read_summaries, write_index
+from tests.support.documents import HOSTILE, Page, assert_self_contained, make_document
 
 
 def add(reports: Path, pipeline: str, run: str, finished: str, **changes: Any) -> Path:
@@ -19,7 +18,7 @@ def add(reports: Path, pipeline: str, run: str, finished: str, **changes: Any) -
     return folder
 
 
-def test_the_newest_run_is_first_whatever_its_zone(tmp_path: Path) -> None:
+def test_the_newest_run_is_first_in_any_time_zone(tmp_path: Path) -> None:
     add(tmp_path, "audit", "a", "2026-03-01 12:00 UTC")
     add(tmp_path, "loss", "b", "2026-03-01T13:30:00+02:00")
     add(tmp_path, "loss", "c", "2026-03-02 00:00 UTC", headline="Best yet.")
@@ -28,7 +27,7 @@ def test_the_newest_run_is_first_whatever_its_zone(tmp_path: Path) -> None:
     path = write_index(tmp_path)
     assert path == tmp_path / "index.html"
     html = path.read_text()
-    assert_needs_nothing(html)
+    assert_self_contained(html)
     page = Page(html)
     head, *rows = page.tables["table-runs"]
     assert [row[head.index("run")] for row in rows] == ["c", "a", "b", "d"]
@@ -46,7 +45,7 @@ def test_the_newest_run_is_first_whatever_its_zone(tmp_path: Path) -> None:
     assert all((tmp_path / href).is_file() for href in hrefs)
 
 
-def test_rubbish_is_left_out(tmp_path: Path) -> None:
+def test_folders_that_are_not_reports_are_skipped(tmp_path: Path) -> None:
     folder = add(tmp_path, "loss", "real", "2026-03-01 12:00 UTC")
     (tmp_path / "loss" / "latest").symlink_to("real")
     (tmp_path / "copy").symlink_to("loss")
@@ -80,7 +79,7 @@ def test_hostile_summaries_and_folders_stay_text(tmp_path: Path) -> None:
     texts = dict.fromkeys(("pipeline", "profile", "run", "title", "shows", "headline", "finished"), HOSTILE)
     (folder / "summary.json").write_text(json.dumps({**texts, "findings": {"shown": 10**30, "x": 1}}))
     html = write_index(tmp_path).read_text()
-    assert_needs_nothing(html)
+    assert_self_contained(html)
     page = Page(html)
     assert len(page.all("script")) == 1
     assert {found["href"] for found in page.all("a")} == {"a%20b/%23%221%22%20%26%20%25/page.html"}
@@ -94,5 +93,5 @@ def test_a_run_without_its_page_has_no_link(tmp_path: Path) -> None:
 def test_no_runs_yet(tmp_path: Path) -> None:
     for reports in (tmp_path, tmp_path / "none"):
         page = Page(write_index(reports).read_text())
-        assert "There are none yet" in page.text
+        assert "No reports yet" in page.text
         assert page.tables == {}

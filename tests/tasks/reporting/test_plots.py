@@ -1,16 +1,19 @@
-"""Plots of many series, on logarithmic axes, with levels, and as files of their own."""
+"""Line and bar charts, read back as XML: layout, log axes, levels, error bars, and files."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 import xml.etree.ElementTree as ET
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from tasks.svg_axes import log_ticks, number_text
-from tasks.svg_plots import Level, Point, Series, line_chart, standalone
+from tasks.reporting.axes import log_ticks, number_text, ticks
+from tasks.reporting.plots import Bar, Level, Mark, Point, Series, bar_chart, line_chart
+from tasks.reporting.svg import standalone
 
 EM = 12
 STEPS = [2.0**power for power in range(10)]
@@ -41,7 +44,7 @@ class Box(NamedTuple):
 
 
 def boxes(root: ET.Element) -> list[Box]:
-    """Where the texts are that are not turned, if letters are as wide as those of DejaVu Sans on average."""
+    """Returns the places of horizontal texts, estimated with the mean width of DejaVu Sans."""
     found = []
     for text in root.iter("text"):
         if text.get("transform"):
@@ -72,7 +75,7 @@ def test_no_text_is_on_another_or_outside_with_fifteen_series(log_x: bool, log_y
 
 def test_a_legend_of_many_rows_does_not_take_from_the_plot() -> None:
     def frame(root: ET.Element) -> float:
-        """The length of the vertical axis."""
+        """Returns the length of the y axis."""
         lines = [line for line in root.findall("line") if line.get("x1") == line.get("x2")]
         return max(abs(float(line.get("y2", "")) - float(line.get("y1", ""))) for line in lines)
 
@@ -84,7 +87,7 @@ def test_a_legend_of_many_rows_does_not_take_from_the_plot() -> None:
 @pytest.mark.parametrize("highlight", [None, 0, 7])
 def test_fifteen_series_differ_without_colours(highlight: int | None) -> None:
     root = chart(many(highlight=highlight))
-    # The legend comes last: a piece of line and a marker for each name.
+    # The legend comes last: a line and a marker for each name.
     lines, markers = root.findall("polyline")[-15:], root.findall("path")[-15:]
     looks = [(line.get("stroke-dasharray"), mark.get("d")) for line, mark in zip(lines, markers, strict=True)]
     assert len(set(looks)) == 15
@@ -95,11 +98,11 @@ def test_fifteen_series_differ_without_colours(highlight: int | None) -> None:
         assert widths.index(max(widths)) == highlight
         assert sorted(widths)[-1] >= 2 * sorted(widths)[-2]
         assert [line.get("stroke") for line in lines].count("#000000") == 1
-        # It is drawn in front of the other lines, which are before the legend.
+        # It is drawn last of the lines before the legend, so in front.
         assert root.findall("polyline")[14].get("stroke") == "#000000"
 
 
-def test_few_series_are_solid_unless_they_are_to_be_dashed() -> None:
+def test_few_series_are_solid_unless_dashed() -> None:
     lines = [Series("ours", [Point(0, 1), Point(1, 2)]), Series("paper", [Point(0, 2), Point(1, 3)], dashed=True)]
     ours, paper = chart(lines).findall("polyline")[:2]
     assert ours.get("stroke-dasharray") is None
@@ -115,7 +118,7 @@ def test_equal_factors_are_equal_lengths_on_a_logarithmic_axis() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_a_line_is_broken_where_a_value_has_no_place(bad: float) -> None:
+def test_a_line_breaks_at_values_that_cannot_be_drawn(bad: float) -> None:
     points = [Point(1, 1.0, 2.0), Point(2, bad), Point(3, 4.0, math.nan)]
     root = chart([Series("a", points)], log_y=True, levels=[Level(-1, "nowhere"), Level(2, "two")])
     assert [str(line.get("points")).count(",") for line in root.findall("polyline")] == [1, 1]
@@ -156,3 +159,53 @@ def test_a_plot_as_a_file() -> None:
     assert len(root) == 1 + len(ET.fromstring(svg))
     with pytest.raises(ValueError, match="viewBox"):
         standalone("<svg></svg>")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.238, 0.262), (-3, 60), (0, 1e7), (1e-9, 3e-9), (19000, 19030)])
+def test_ticks_are_round_and_inside(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 7
+    assert low - 1e-9 * (high - low) <= found[0] < found[-1] <= high + 1e-9 * (high - low)
+    assert np.diff(found) == pytest.approx(found[1] - found[0])
+    assert {f"{found[1] - found[0]:e}"[0]} <= set("125")
+
+
+def test_several_series_with_error_bars_on_a_logarithmic_axis() -> None:
+    budgets = (0.5, 1.0, 8.0)
+    lines = [Series(name, [Point(e, k / e - 3, 0.25) for e in budgets]) for k, name in enumerate(("a", "<b>", "c"), 1)]
+    svg = line_chart(lines, title="loss", x_label="ε", y_label="%", x_ticks={e: f"{e:g}" for e in budgets}, log_x=True)
+    chart = ET.fromstring(svg)
+    texts = [text.text for text in chart.findall("text")]
+    assert {"a", "<b>", "c", "ε", "%", "0.5", "1", "8", "0"} <= set(texts)
+    colors = [line.get("stroke") for line in chart.findall("polyline")]
+    assert len(set(colors)) == 3
+    x = [float(pair.split(",")[0]) for pair in str(chart.findall("polyline")[0].get("points")).split()]
+    assert (x[2] - x[1]) / (x[1] - x[0]) == pytest.approx(3, rel=0.01)
+    errors = [line for line in chart.findall("line") if line.get("stroke") == colors[0]]
+    assert len(errors) == 3
+
+
+@pytest.mark.parametrize("values", [[0.25], [0.0], [0.0, 0.0], [-1.0, -2.0], [5.0, 5.0], [1e-12, 3e-12]])
+def test_every_point_is_inside_the_plot(values: list[float]) -> None:
+    points = [Point(x, y, 0.1 * abs(y)) for x, y in enumerate(values)]
+    chart = ET.fromstring(line_chart([Series("a", points)], title="", x_label="", y_label="", marks=[Mark(0, "now")]))
+    _, _, width, height = map(float, str(chart.get("viewBox")).split())
+    for path in chart.findall("path"):
+        x, y = map(float, place(path))
+        assert 0 < x < width
+        assert 0 < y < height - 40
+    with pytest.raises(ValueError, match="needs a point"):
+        line_chart([Series("a", [Point(0, None)])], title="", x_label="", y_label="")
+
+
+def test_bars() -> None:
+    chart = ET.fromstring(bar_chart([Bar("x" * 60, 3, "3"), Bar("y", 0, "none")], title="a & b"))
+    assert [float(rect.get("width", "")) > 0 for rect in chart.iter("rect")] == [True, False]
+    assert [title.text for title in chart.iter("title")] == ["x" * 60 + ": 3", "y: none"]
+    assert max(len(str(text.text)) for text in chart.iter("text")) == 24
+    ET.fromstring(bar_chart([Bar("y", 0, "0")], title=""))
+    ET.fromstring(bar_chart([], title=""))
+
+
+def place(path: ET.Element) -> list[str]:
+    return re.findall(r"[\d.]+", str(path.get("transform")))

@@ -1,10 +1,9 @@
-"""What a sweep found: settings are chosen by validation, reported on test, and compared seed by seed."""
+"""Results: validation chooses the settings, the test split reports them, and methods are compared seed by seed."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,41 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.encoded import Prepared
-from tasks.errors import UserError
-from tasks.results import Arm, Outcome, Result, arm_of, choose, difference, paired
-from tasks.trial import Trial
-from tests.trials import make_trial, without_privacy
-
-# Trials are only described here, and none is trained: there are no data behind them.
-NOWHERE = cast(Prepared, SimpleNamespace(fingerprint="0" * 16, splits={"train": {"rows": 2400}}))
-
-
-def private(**changes: Any) -> Trial:
-    return make_trial(NOWHERE, **changes)
-
-
-def baseline(**changes: Any) -> Trial:
-    return without_privacy(NOWHERE, **changes)
-
-
-def of_labels(**changes: Any) -> Trial:
-    """Randomised response; not debiased unless it is said."""
-    response = "k_ary" if changes.get("task") == "pconvs" else "binary"
-    values: dict[str, Any] = {"mechanism": "label_dp", "target_delta": 0.0, "response": response, "debias": False}
-    values |= {"accountant": None, "noise_multiplier": None, "l2_clip_norm": None, "clipping": None}
-    return private(**{**values, **changes})
-
-
-def outcomes() -> list[Outcome]:
-    """Two seeds; at ε = 1, C = 2 is better on validation and worse on test."""
-    rows = [Outcome(baseline(seed=0), 0.20, 0.21), Outcome(baseline(seed=1), 0.20, 0.19)]
-    for clip, validation, test in ((1.0, 0.30, 0.25), (2.0, 0.28, 0.30)):
-        rows += [
-            Outcome(private(epsilon=1.0, l2_clip_norm=clip, seed=0), validation, test),
-            Outcome(private(epsilon=1.0, l2_clip_norm=clip, seed=1), validation, test + 0.02),
-        ]
-    return rows
+from tasks.reporting.results import Arm, Outcome, Result, arm_of, choose, difference, paired
+from tasks.runtime.errors import UserError
+from tasks.training.trial import Trial
+from tests.support.sweeps import baseline, of_labels, outcomes, private
 
 
 def test_validation_chooses_and_test_is_reported() -> None:
@@ -71,7 +39,7 @@ def test_columns_are_not_chosen_among() -> None:
 
 
 def slow_choice(found: list[Outcome], columns: list[str]) -> dict[tuple[Any, ...], tuple[float, set[Trial]]]:
-    """By task, arm and budget: the best mean validation loss and the trials that have it, looked for one by one."""
+    """Finds, by brute force, the best mean validation loss and its trials for each task, arm and budget."""
     cells: dict[tuple[Any, ...], tuple[float, set[Trial]]] = {}
     for first in found:
         cell = (first.trial.task, arm_of(first.trial, columns), first.trial.epsilon)
@@ -124,22 +92,22 @@ def test_a_diverged_setting_cannot_win() -> None:
 
 
 def test_where_every_setting_diverged() -> None:
-    """Without columns there is nothing to report; where methods are compared, that is what there is to report."""
+    """Divergence of all settings is an error, or a result where methods are compared."""
     without = outcomes()[:2]
     diverged = [Outcome(private(epsilon=1.0, seed=seed), loss, loss) for seed, loss in ((0, None), (1, 0.3))]
-    with pytest.raises(UserError, match=r"every setting diverged for pcvr · ε=1 .*: try a smaller learning rate"):
+    with pytest.raises(UserError, match=r"all settings diverged for pcvr · ε=1 .*: try a smaller learning rate"):
         choose([*without, *diverged])
-    found = choose([*without, *diverged], ["l2_clip_norm"])[1]
+    found = choose([*without, *diverged], ["l2_clip_norm"], may_diverge=True)[1]
     assert found.diverged
     assert (found.losses, found.spread, len(found.tried)) == ((), 0.0, 2)
     assert [o.test_loss for o in found.chosen] == [None, None]
-    # The baseline is what all are compared with.
-    with pytest.raises(UserError, match="every setting diverged for pcvr · non-private"):
-        choose([without[0]._replace(validation_loss=None), *diverged], ["l2_clip_norm"])
+    # Everything is compared with the baseline, so it must not diverge.
+    with pytest.raises(UserError, match="all settings diverged for pcvr · non-private"):
+        choose([without[0]._replace(validation_loss=None), *diverged], ["l2_clip_norm"], may_diverge=True)
 
 
 def test_in_a_random_search_each_training_stands_for_itself() -> None:
-    """The best of all on validation is kept, and only its test loss is told; the baseline is averaged as ever."""
+    """The training with the best validation loss is reported alone; the baseline is still averaged over seeds."""
     found = outcomes()
     found[4] = found[4]._replace(validation_loss=0.27)
     without, kept = choose(found, each_alone=True)
@@ -189,15 +157,15 @@ def test_differences_are_judged_as_scipy_judges_pairs(pairs: list[tuple[float, f
     found = difference(result_of(dict(enumerate(one))), result_of(dict(enumerate(other))))
     assert found.seeds == len(pairs)
     assert found.mean == pytest.approx(deltas.mean(), abs=1e-12)
-    # Where all differences are nearly the same, scipy's has no digits left.
+    # If all differences are nearly equal, SciPy's result has no significant digits.
     if deltas.std() > 1e-9:
         expected = stats.ttest_rel(one, other).pvalue
-        assert found.chance == pytest.approx(expected, rel=1e-6, abs=1e-12)
-        assert found.within_noise == (found.chance is not None and found.chance > 0.05)
+        assert found.p_value == pytest.approx(expected, rel=1e-6, abs=1e-12)
+        assert found.within_noise == (found.p_value is not None and found.p_value > 0.05)
 
 
 def test_seeds_are_compared_with_themselves_whatever_their_order() -> None:
-    """What seeds have in common cancels: without pairs the difference would be lost in it."""
+    """Differences within a seed cancel what the seed adds to both losses, which is larger than the effect."""
     one = result_of({0: 0.101, 1: 0.202, 2: 0.301})
     other = result_of({2: 0.300, 0: 0.100, 1: 0.200, 7: 0.9})
     found = difference(one, other)
@@ -210,16 +178,16 @@ def test_seeds_are_compared_with_themselves_whatever_their_order() -> None:
 
 def test_from_one_seed_noise_cannot_be_told() -> None:
     found = paired([123.0])
-    assert (found.mean, found.seeds, found.chance, found.within_noise) == (123.0, 1, None, True)
+    assert (found.mean, found.seeds, found.p_value, found.within_noise) == (123.0, 1, None, True)
 
 
 def test_equal_differences_are_no_noise_unless_they_are_none() -> None:
-    assert (paired([0.1, 0.1]).chance, paired([0.1, 0.1]).within_noise) == (0.0, False)
-    assert (paired([0.0, 0.0]).chance, paired([0.0, 0.0]).within_noise) == (1.0, True)
+    assert (paired([0.1, 0.1]).p_value, paired([0.1, 0.1]).within_noise) == (0.0, False)
+    assert (paired([0.0, 0.0]).p_value, paired([0.0, 0.0]).within_noise) == (1.0, True)
 
 
 def test_a_diverged_seed_is_no_pair() -> None:
     found = difference(result_of({0: 0.3, 1: None}), result_of({0: 0.1, 1: 0.2}))
     assert (found.seeds, found.mean) == (1, pytest.approx(0.2))
-    with pytest.raises(UserError, match=r"no seed of .* in common"):
+    with pytest.raises(UserError, match="have no seed in common"):
         difference(result_of({0: 0.3}), result_of({1: 0.1}))

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and equal values have equal keys."""
+"""Writes are atomic, and equal values have equal hashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tasks.home import CHECKOUT, home, point_latest_at, read_json, short_hash, whole_directory, write_json, write_text
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import (
+    CHECKOUT,
+    as_fields,
+    home,
+    point_latest_at,
+    read_json,
+    short_hash,
+    whole_directory,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -46,7 +57,7 @@ class TestShortHash:
         assert short_hash({"a": "ε", "b": (1, 2.5, None)}) == "a45892f5f21c8919"
 
     def test_is_the_same_in_another_process(self) -> None:
-        code = "from tasks.home import short_hash; print(short_hash({'x': 1, 'y': ['z']}))"
+        code = "from tasks.runtime.home import short_hash; print(short_hash({'x': 1, 'y': ['z']}))"
         environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(CHECKOUT)}
         printed = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -64,6 +75,31 @@ class TestShortHash:
     def test_refuses_what_json_cannot_say(self) -> None:
         with pytest.raises(ValueError, match="not JSON compliant"):
             short_hash(float("nan"))
+
+
+class TestReading:
+    @pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[" * 100_000, "\xff"])
+    def test_a_damaged_file_is_named(self, text: str, tmp_path: Path) -> None:
+        path = tmp_path / "record.json"
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(UserError) as caught:
+            read_json(path)
+        assert str(caught.value).startswith(f"{path} is damaged: it is not JSON (")
+        assert str(caught.value).endswith(f"). Delete the folder {tmp_path} and run again")
+        with pytest.raises(UserError, match=r"\. Delete it and run again$"):
+            read_json(path, alone=True)
+
+    def test_a_missing_key_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "record.json"
+        fields = as_fields(path, {"curve": []})
+        assert fields == {"curve": []}
+        assert fields["curve"] == []
+        expected = f"{path} is damaged: it has no 'trial'. Delete the folder {tmp_path} and run again"
+        with pytest.raises(UserError) as caught:
+            fields["trial"]
+        assert str(caught.value) == expected
+        with pytest.raises(UserError, match="it is not a JSON object"):
+            as_fields(path, [])
 
 
 class TestWriting:

@@ -1,4 +1,4 @@
-"""``tasks up``: refuses at once what cannot work, and leaves nothing behind when it is told to stop."""
+"""``tasks up`` checks its ports before it starts anything, and leaves no process behind when stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-import tasks.up
-from tasks.config import load_config
-from tasks.errors import UserError
-from tasks.home import CHECKOUT
-from tasks.up import check_alive, running, up
+import tasks.runtime.servers
+from tasks.config.loading import load_config
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import CHECKOUT
+from tasks.runtime.servers import check_alive, running, up
 
-# Generous: the machine may be busy with other things.
+# Generous, since the machine may be busy.
 START_SECONDS = 180
 STOP_SECONDS = 40
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listening() -> socket.socket:
-    """A server on a port of its own."""
+    """Returns a listening socket on a free port."""
     server = socket.socket()
     server.bind(("127.0.0.1", 0))
     server.listen()
@@ -61,7 +61,7 @@ def is_free(port: int) -> bool:
 
 
 def is_living(process: psutil.Process) -> bool:
-    # An orphan stays a zombie where process 1 does not reap, as in some containers.
+    # In some containers process 1 does not reap, and an orphan stays a zombie.
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -79,7 +79,7 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 @contextlib.contextmanager
 def started(command: list[str], output: Path) -> Iterator[subprocess.Popen]:
-    """A program in a process group of its own, as a terminal starts it, with all its children ended after."""
+    """Starts a program in its own process group, as a terminal does, and kills it and its children at the end."""
     with open(output, "wb") as file:
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -113,26 +113,27 @@ class TestPorts:
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert line.startswith(
-            f"error: port {port} on 127.0.0.1 cannot be used (Address already in use): end what uses it, "
-            f"or choose another, for example `make up {which.upper()}_PORT="
+            f"error: cannot use port {port} on 127.0.0.1 (Address already in use): stop the program that uses it, "
+            f"or choose another port, for example `make up {which.upper()}_PORT="
         )
         assert not home.exists(), "nothing was started"
 
     @pytest.mark.parametrize("port", [-1, 0, 65536])
     def test_no_port(self, port: int) -> None:
-        with pytest.raises(UserError, match=f"^MLFLOW_PORT is {port}: a port is a number from 1 to 65535$"):
+        with pytest.raises(UserError, match=f"^MLFLOW_PORT must be from 1 to 65535, got {port}$"):
             up(free_ports(1)[0], port)
 
     def test_one_port_for_both(self) -> None:
-        with pytest.raises(UserError, match=r"^AIRFLOW_PORT and MLFLOW_PORT are the same port, 8080: give two$"):
+        message = r"^AIRFLOW_PORT and MLFLOW_PORT are both 8080: choose two different ports$"
+        with pytest.raises(UserError, match=message):
             up(8080, 8080)
 
     def test_an_address_of_another_machine(self) -> None:
-        with pytest.raises(UserError, match=r"^port \d+ on 192\.0\.2\.1 cannot be used"):
+        with pytest.raises(UserError, match=r"^cannot use port \d+ on 192\.0\.2\.1"):
             up(*free_ports(2), host="192.0.2.1")
 
 
-# A server that does not heed Ctrl-C, with a child in a process group of its own (as Airflow's tasks are).
+# A server that ignores Ctrl-C, with a child in another process group, like an Airflow task.
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -148,9 +149,11 @@ class TestServers:
     def test_all_their_processes_are_ended(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tasks.up, "POLITE_SECONDS", 1)
+        monkeypatch.setattr(tasks.runtime.servers, "POLITE_SECONDS", 1)
         commands = {"One": [sys.executable, "-c", STUBBORN], "Two": [sys.executable, "-c", CARELESS]}
-        before = set(psutil.Process().children(recursive=True))  # of other tests: multiprocessing keeps helpers
+        before = set(
+            psutil.Process().children(recursive=True)
+        )  # from other tests: multiprocessing keeps helper processes
         with running(commands, os.environ, tmp_path) as servers:
             for name in ("one", "two"):
                 log = tmp_path / f"{name}.log"
@@ -166,7 +169,7 @@ class TestServers:
             servers["One"].wait(20)
             with pytest.raises(UserError) as caught:
                 check_alive(servers, tmp_path)
-        assert str(caught.value) == f"One stopped by itself with status 3; see {tmp_path / 'one.log'}"
+        assert str(caught.value) == f"One exited unexpectedly with status 3; its log is {tmp_path / 'one.log'}"
 
     def test_one_that_fails_at_the_start_ends_the_others(
         self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -174,12 +177,12 @@ class TestServers:
         program = tmp_path / "python"
         program.write_text('#!/bin/sh\n[ "$2" = airflow ] && exec sleep 600\necho broken\nexit 4\n')
         program.chmod(0o755)
-        monkeypatch.setattr(tasks.up, "ensure_airflow", lambda: None)
+        monkeypatch.setattr(tasks.runtime.servers, "ensure_airflow", lambda: None)
         monkeypatch.setattr(sys, "executable", str(program))
         with pytest.raises(UserError) as caught:
             up(*free_ports(2))
         log = home / "logs" / "mlflow.log"
-        assert str(caught.value) == f"MLflow stopped by itself with status 4; see {log}"
+        assert str(caught.value) == f"MLflow exited unexpectedly with status 4; its log is {log}"
         assert log.read_text() == "broken\n"
         assert capsys.readouterr().out.splitlines()[-1] == "▸ stopped"
         assert not [child for child in psutil.Process().children() if is_living(child) and child.name() == "sleep"]
@@ -189,7 +192,7 @@ class TestServers:
 TWO_SERVERS = """
 import os, sys, time
 from pathlib import Path
-from tasks.up import running, until_signalled
+from tasks.runtime.servers import running, until_signalled
 with until_signalled():
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with running({"One": command, "Two": command}, os.environ, Path(sys.argv[1])):
@@ -207,14 +210,14 @@ def test_a_signal_stops_both_quietly(number: signal.Signals, tmp_path: Path) -> 
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) == 2
         os.killpg(process.pid, number)
-        os.killpg(process.pid, number)  # An impatient second one changes nothing.
+        os.killpg(process.pid, number)  # A second signal changes nothing.
         assert process.wait(30) == 0
     assert output.read_text() == "started\n▸ stopped\nafter\n"
     assert [child for child in children if is_living(child)] == []
 
 
 def test_the_real_servers(home: Path, tmp_path: Path) -> None:
-    """About a minute: both servers start, serve what the README promises, and go away without a trace."""
+    """Takes about a minute. Both servers start, serve what the documentation promises, and stop without a trace."""
     airflow_port, mlflow_port = free_ports(2)
     airflow, mlflow = f"http://127.0.0.1:{airflow_port}", f"http://127.0.0.1:{mlflow_port}"
     output = tmp_path / "output"

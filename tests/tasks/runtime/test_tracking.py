@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.home import MLFLOW_AT
-from tasks.tracking import run_link
+from tasks.runtime.home import MLFLOW_AT
+from tasks.runtime.tracking import run_link
 
 
 def test_links_lead_to_where_mlflow_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Throughput, measured for real on a tiny model, in processes of its own."""
+"""Throughput of a tiny model, measured for real in child processes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.encoded import Prepared
-from tasks.errors import UserError
+from dp_core.models.spec import DCNv2Spec, DLRMSpec, MLPSpec
+from tasks.data.prepared import Prepared
+from tasks.runtime.errors import UserError
 from tasks.speed import throughput
 from tasks.speed.child import run_child
 from tasks.speed.throughput import measure_throughput
 from tasks.speed.workloads import PreparedWorkload, workload_from_json
-from tasks.train import _model
+from tasks.training.setup import build_model
 from tests.conftest import QUICK_COMPILATION
-from tests.trials import make_prepared, make_trial
+from tests.support.trials import make_prepared, make_trial
 
 CAP_BYTES = 200_000
 
@@ -35,8 +36,7 @@ def spec_for(prepared: Prepared, **changes: Any) -> dict[str, Any]:
     spec = {
         "prepared": str(prepared.path),
         "task": "pcvr",
-        "hidden_layers": [8],
-        "model": "mlp",
+        "model": {"name": "mlp", "hidden_layers": [8]},
         "batch_sizes": [32, 512],
         "methods": ["non_private", "vmap", "ghost"],
         "rounds": 1,
@@ -93,7 +93,12 @@ def test_a_measurement_is_remembered(
     assert measure_throughput(spec_for(prepared)) == measured | {"reused": True}
     assert asked == ["describe_machine"]
     assert "measured before" in capsys.readouterr().out
-    for changes in ({"rounds": 2}, {"hidden_layers": [8, 8]}, {"task": "pconvs"}, {"methods": ["ghost"]}):
+    for changes in (
+        {"rounds": 2},
+        {"model": {"name": "mlp", "hidden_layers": [8, 8]}},
+        {"task": "pconvs"},
+        {"methods": ["ghost"]},
+    ):
         with pytest.raises(UserError, match="measured anew"):
             measure_throughput(spec_for(prepared, **changes))
     monkeypatch.setitem(measured, "cpus", measured["cpus"] + 1)
@@ -102,17 +107,17 @@ def test_a_measurement_is_remembered(
 
 
 def test_what_is_measured_is_what_trials_train(prepared: Prepared) -> None:
-    for changes in ({}, {"model": "dcn_v2", "cross_layers": 2}, {"model": "dlrm", "interaction_dimension": 4}):
-        trial = make_trial(prepared, **changes)
-        numbers = trial.cross_layers, trial.interaction_dimension
-        workload = PreparedWorkload(str(prepared.path), trial.task, trial.model, trial.hidden_layers, *numbers)
-        assert workload.model == _model(trial, prepared, None)
+    specs = MLPSpec(), DCNv2Spec(cross_layers=2), DLRMSpec(interaction_dimension=4)
+    for spec in specs:
+        trial = make_trial(prepared, model=spec.with_layers((8,)))
+        workload = PreparedWorkload(str(prepared.path), trial.task, trial.model)
+        assert workload.model == build_model(trial, prepared, None)
         assert workload_from_json(json.loads(json.dumps(workload.to_json()))) == workload
 
 
 def test_examples_are_rows_of_the_training_part(prepared: Prepared) -> None:
     split = prepared.split("train", "pcvr")
-    workload = PreparedWorkload(str(prepared.path), "pcvr", "mlp", (8,))
+    workload = PreparedWorkload(str(prepared.path), "pcvr", MLPSpec(hidden_layers=(8,)))
     batch = workload.random_batch(len(split), 1, len(split))
     for ours, theirs in ((batch.integers, split.integers), (batch.categoricals, split.categoricals)):
         np.testing.assert_array_equal(ours[0], theirs)
@@ -126,7 +131,7 @@ def test_examples_are_rows_of_the_training_part(prepared: Prepared) -> None:
     ("changes", "message"),
     [
         ({"methods": ["magic"]}, "methods.0: .*'non_private', 'vmap', 'ghost'"),
-        ({"batch_sizes": [32, 4096]}, "batch size 4,096: the training part of 'tiny_clicks' has 2,400 rows"),
+        ({"batch_sizes": [32, 4096]}, "batch size 4,096: the training split of 'tiny_clicks' has only 2,400 rows"),
         ({"batch_sizes": []}, "batch_sizes: .* at least 1 item"),
         ({"batch_sizes": [0]}, "batch_sizes.0: .* greater than or equal to 1"),
         ({"memory_cap_gib": -1.0}, "memory_cap_gib: .* greater than 0"),
@@ -141,6 +146,6 @@ def test_a_wrong_spec_is_named(changes: dict[str, Any], message: str, prepared: 
 
 
 def test_a_childs_error_is_said_and_raised(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match=r"measuring .*nowhere.* failed, see above"):
-        run_child("tasks.raw_files:find_files", {}, raw=["/nowhere"])
+    with pytest.raises(UserError, match=r"measuring .*nowhere.* failed; the reason is above"):
+        run_child("tasks.logs.files:find_files", {}, raw=["/nowhere"])
     assert "✗ " in capsys.readouterr().out

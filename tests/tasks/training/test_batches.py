@@ -1,4 +1,4 @@
-"""Reading batches: the sampled rows and nothing else, in order, while others compute."""
+"""Reading batches: exactly the sampled rows, in order, one dispatch ahead of the device."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dp_core.physical_batches import physical_shape
-from dp_core.placement import Placement
 from dp_core.sampling import PoissonSampler
-from tasks.batches import _ahead, read_dispatches, spans, steps_per_dispatch
-from tasks.encoded import Split
+from dp_core.training.physical_batches import physical_shape
+from dp_core.training.placement import Placement
+from tasks.data.prepared import Split
+from tasks.training.batches import _ahead, read_dispatches, spans, steps_per_dispatch
 
 
 def make_split(rows: int) -> Split:
@@ -49,7 +49,7 @@ def test_a_dispatch_holds_the_sampled_rows_and_blanks(microbatch_size: int) -> N
 
 
 def test_an_empty_place_is_sampled_and_holds_nothing() -> None:
-    """The sampler draws places; which of them are empty must not change what it draws."""
+    """The sampler draws slots. Which of them are empty must not change its draws."""
     data = dataclasses.replace(make_split(50), empty=np.arange(40, 50))
     sampler = PoissonSampler(50, 50, 50)
     shape = physical_shape(50, largest_rows=80)

@@ -1,4 +1,4 @@
-"""Canaries are places in the training data, taken or empty, that nothing else touches."""
+"""Canaries have slots in the training data, filled or empty, and tokens that no example has."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from dp_core.one_run_audit import audit_scores
-from tasks.canaries import Appended, canary_tokens, make_canaries, with_canaries
-from tasks.checkpoint import Progress
-from tasks.encoded import Prepared
-from tasks.errors import UserError
-from tasks.home import read_json
-from tasks.randomness import Randomness
-from tasks.train import run_trial
-from tests.trials import make_prepared, make_trial
+from dp_core.audit.one_run import audit_scores
+from tasks.data.prepared import Prepared
+from tasks.runtime.errors import UserError
+from tasks.training.canaries import Appended, canary_tokens, make_canaries, with_canaries
+from tasks.training.checkpoint import Progress
+from tasks.training.loop import run_trial
+from tasks.training.randomness import Randomness
+from tests.support.trials import evidence_of, make_prepared, make_trial, record_of
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_a_canary_has_a_token_of_its_own_and_copies_nobody(prepared: Prepared) -
 
 @pytest.mark.parametrize("entropy", [(5, 0), (11, 22, 33, 44)], ids=["seeded", "secret"])
 def test_coins_have_nothing_to_do_with_the_batches(entropy: tuple[int, ...]) -> None:
-    """No sampler's stream is theirs, for as few words of entropy as a seed has and as many as a secret."""
+    """The coins share no stream with a sampler, with the entropy of a seed and with that of a secret run."""
     coins = Randomness(jax.random.key(0), entropy).coins(64)
     keys = [*((step,) for step in range(200)), *((epoch, 0) for epoch in range(200))]
     streams = [np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key)) for key in keys]
@@ -66,10 +65,10 @@ def test_no_canaries_and_no_place_for_them(prepared: Prepared) -> None:
 
 
 def test_rows_of_absent_canaries_move_by_noise_alone(prepared: Prepared) -> None:
-    """Without noise they do not move at all, and the audit sees nearly every coin."""
+    """Without noise, rows of excluded canaries do not move, and the audit guesses nearly every coin."""
     trial = make_trial(prepared, canaries=200, noise_multiplier=0.0, epochs=8, momentum=0.0)
     run_trial(trial, prepared)
-    evidence = read_json(trial.folder / "evidence.json")["canaries"]
+    evidence = evidence_of(trial)["canaries"]
     included = np.array(evidence["included"])
     distance = np.array(evidence["attacks"]["distance"])
     assert 60 < included.sum() < 140
@@ -83,23 +82,23 @@ def test_rows_of_absent_canaries_move_by_noise_alone(prepared: Prepared) -> None
 def test_an_interrupted_run_keeps_its_coins_and_its_epoch(
     prepared: Prepared, sampler: Any, randomness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new toss would put a canary both in and out, and a new order would let some take part twice in an epoch."""
+    """New coins would put a canary both in and out. A new order would let examples take part twice in an epoch."""
     trial = make_trial(prepared, canaries=50, sampler=sampler, randomness=randomness, epochs=3)
     saved: list[Progress] = []
     restore = tasks_checkpoint_restore(monkeypatch, saved)
     run_trial(trial, prepared, stop_after=35)
     run_trial(trial, prepared)
     assert restore
-    evidence = read_json(trial.folder / "evidence.json")
+    evidence = evidence_of(trial)
     assert evidence["canaries"]["included"] == saved[-1].included_canaries
-    assert len(evidence["batch_sizes"]) == read_json(trial.folder / "record.json")["steps"]
+    assert len(evidence["batch_sizes"]) == record_of(trial)["steps"]
     if sampler != "poisson":
         assert max(evidence["participations"]) <= 3
 
 
 def tasks_checkpoint_restore(monkeypatch: pytest.MonkeyPatch, saved: list[Progress]) -> bool:
-    """Notes every progress that a run goes on from."""
-    from tasks.checkpoint import Checkpoint
+    """Collects the progress that each run starts from."""
+    from tasks.training.checkpoint import Checkpoint
 
     truly = Checkpoint.restore
 

@@ -1,4 +1,4 @@
-"""Trials by the program that trains them: one program is compiled once, and no trial is lost on the way."""
+"""Groups of trials that share a program: each program is compiled once, and no trial is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tasks.train
-from dp_core.training import Method, Trainer, make_trainer
-from tasks.encoded import Prepared
-from tasks.groups import _GIVEN, MOST_TRIALS_IN_A_GROUP, in_groups, program_of
-from tasks.train import run_trial
-from tasks.trial import Trial
-from tests.trials import label_trial, make_prepared, make_trial, without_privacy
+import tasks.training.setup
+from dp_core.models.spec import DLRMSpec
+from dp_core.training.method import Method
+from dp_core.training.step import Trainer, make_trainer
+from tasks.data.prepared import Prepared
+from tasks.training.groups import _NOT_COMPILED, MOST_TRIALS_IN_A_GROUP, in_groups, program_of
+from tasks.training.loop import run_trial
+from tasks.training.trial import Trial
+from tests.support.trials import label_trial, make_prepared, make_trial, without_privacy
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def prepared(own_home: Path, tmp_path: Path) -> Prepared:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
-    """The trainers that trials get, from an empty cache."""
+    """The trainers that trials get, starting from an empty cache."""
     make_trainer.cache_clear()
     trainers: list[Trainer] = []
 
@@ -33,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
         trainers.append(make_trainer(method))
         return trainers[-1]
 
-    monkeypatch.setattr(tasks.train, "make_trainer", noted)
+    monkeypatch.setattr(tasks.training.setup, "make_trainer", noted)
     return trainers
 
 
@@ -42,12 +44,12 @@ def item(trial: Trial, number: int) -> dict[str, Any]:
 
 
 def compiled(trainer: Trainer) -> int:
-    """How many programs were made for its steps and its predictions."""
+    """Returns how many programs were compiled for a trainer's steps and predictions."""
     return trainer.run._cache_size() + trainer.predict._cache_size()  # type: ignore[attr-defined]
 
 
 def test_what_is_given_does_not_compile_another_program(prepared: Prepared, made: list[Trainer]) -> None:
-    """Two private trials that differ in everything that a program is given, where that is possible at once."""
+    """Two private trials that differ in as many program arguments as can differ at once."""
     first = make_trial(prepared, clipping="adaptive", clip_quantile=0.5, microbatch_size=4, sensitivity="proven")
     changes = {
         "epsilon": 3.0,
@@ -62,7 +64,7 @@ def test_what_is_given_does_not_compile_another_program(prepared: Prepared, made
         "randomness": "secret",
     }
     second = first.model_copy(update=changes)
-    assert _GIVEN - set(changes) == {"target_delta", "response", "debias", "largest_count"}
+    assert _NOT_COMPILED - set(changes) == {"target_delta", "response", "debias", "largest_count"}
     assert program_of(first) == program_of(second)
     for trial in (first, second):
         run_trial(trial, prepared)
@@ -87,7 +89,7 @@ def test_labels_after_randomised_response_are_trained_on_by_the_baselines_progra
 
 
 def test_all_else_is_another_program(prepared: Prepared) -> None:
-    """Every field of a trial is given, or makes another group: none is forgotten."""
+    """Every field of a trial is a program argument or changes the group: none is forgotten."""
     first = make_trial(prepared)
     others: dict[str, Any] = {
         "task": "pconvs",
@@ -100,13 +102,10 @@ def test_all_else_is_another_program(prepared: Prepared) -> None:
         "momentum": 0.5,
         "batch_size": 200,
         "epochs": 3,
-        "model": "dlrm",
-        "hidden_layers": (4,),
-        "cross_layers": 2,
-        "interaction_dimension": 3,
+        "model": DLRMSpec(hidden_layers=(8,)),
         "canaries": 10,
     }
-    assert set(others) | _GIVEN | {"mechanism"} == set(Trial.model_fields)
+    assert set(others) | _NOT_COMPILED | {"mechanism"} == set(Trial.model_fields)
     programs = {program_of(first), *(program_of(first.model_copy(update={key: others[key]})) for key in others)}
     assert len(programs) == 1 + len(others)
     assert program_of(without_privacy(prepared)) != program_of(first)
@@ -131,7 +130,7 @@ def test_groups_are_cut(prepared: Prepared, count: int) -> None:
 
 
 def test_nothing_is_lost_or_doubled_and_the_plans_order_is_kept(prepared: Prepared) -> None:
-    """Two hundred trials at random, in groups that an obvious loop makes too."""
+    """Two hundred random trials are grouped as a simple loop groups them."""
     rng = np.random.default_rng(2)
     makers = [make_trial, without_privacy, label_trial]
     trials = [

@@ -1,16 +1,15 @@
-"""How many rows go at once follows the memory there is."""
+"""The number of rows computed at once follows the free memory."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 
-from dp_core.layers import initial_parameters
-from dp_core.memory import available_memory, bytes_per_row, keep_freed_memory, rows_at_once
-from dp_core.models import AdModel, CategoricalFeature
+from dp_core.clipping.layers import initial_parameters
+from dp_core.models.mlp import AdModel
+from dp_core.models.spec import CategoricalFeature
+from tasks.training.hardware import bytes_per_row, rows_at_once
 
 COLUMNS = {"integers": 13, "categoricals": 2}
 
@@ -33,21 +32,3 @@ def test_more_memory_and_narrower_models_take_more_rows() -> None:
     assert rows_at_once(*wide, **COLUMNS, available=2**34) < rows_at_once(*narrow, **COLUMNS, available=2**34)
     assert rows_at_once(*wide, **COLUMNS, available=2**23) < rows_at_once(*wide, **COLUMNS, available=2**34)
     assert rows_at_once(*wide, **COLUMNS, available=0) == 64
-
-
-def test_a_limit_of_the_process_is_seen() -> None:
-    limit = 6 * 2**30
-    script = f"""
-import resource
-resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))
-from dp_core.memory import available_memory
-print(available_memory())
-"""
-    free = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert 0 < int(free.stdout) < limit
-    assert available_memory() > 0
-
-
-def test_keeping_freed_memory_is_harmless() -> None:
-    keep_freed_memory()
-    keep_freed_memory()

@@ -1,4 +1,4 @@
-"""One trial: its record is of what ran, it resumes where it stopped, and it repeats exactly."""
+"""Training one trial: the record describes what ran, an interrupted run resumes, and a seeded run repeats exactly."""
 
 from __future__ import annotations
 
@@ -8,28 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_core.mechanism import MechanismRecord
-from dp_core.sampling_checks import sampling_defects
-from tasks.encoded import Prepared
-from tasks.errors import UserError
-from tasks.home import read_json
-from tasks.train import run_trial
-from tasks.trial import Trial
-from tests.trials import make_prepared, make_trial, without_privacy
+from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.audit.sampling_checks import sampling_defects
+from tasks.data.prepared import Prepared
+from tasks.runtime.errors import UserError
+from tasks.training.loop import run_trial
+from tests.support.trials import evidence_of, make_prepared, make_trial, parameters_of, record_of, without_privacy
 
 
 @pytest.fixture
 def prepared(own_home: Path, tmp_path: Path) -> Prepared:
     return make_prepared(tmp_path / "raw")
-
-
-def record_of(trial: Trial) -> dict[str, Any]:
-    return read_json(trial.folder / "record.json")
-
-
-def parameters_of(trial: Trial) -> dict[str, np.ndarray]:
-    with np.load(trial.folder / "parameters.npz") as file:
-        return dict(file)
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +34,7 @@ def test_a_private_trial_records_what_it_ran(prepared: Prepared) -> None:
     assert (ran.sampler, ran.stated_sampler.sampling_probability) == ("poisson", pytest.approx(100 / 2400))
     assert (ran.noise_multiplier, ran.l2_clip_norm) == (1.0, 1.0)
     assert ran.vocabulary is None
-    evidence = read_json(trial.folder / "evidence.json")
+    evidence = evidence_of(trial)
     assert sampling_defects(ran.stated_sampler, evidence["batch_sizes"], evidence["participations"]) == []
     assert sum(evidence["batch_sizes"]) == sum(evidence["participations"])
     assert [point["step"] for point in record["curve"]] == [16, 32, 48]
@@ -67,7 +56,7 @@ def test_the_baseline_learns_and_has_no_mechanism(prepared: Prepared) -> None:
 
 @pytest.mark.parametrize("task", ["pcvr", "pconvs"])
 def test_no_bound_and_no_noise_is_the_baseline(prepared: Prepared, task: str) -> None:
-    """The whole path, sampler and all: the same batches, the same model, to float tolerance."""
+    """The whole path including the sampler: the same batches give the same model, up to rounding."""
     private = make_trial(prepared, task=task, l2_clip_norm=1e30, noise_multiplier=0.0, learning_rate=0.02)
     baseline = without_privacy(prepared, task=task, learning_rate=0.02)
     for trial in (private, baseline):
@@ -138,13 +127,13 @@ def test_the_key_is_of_the_description_and_the_data(prepared: Prepared) -> None:
         {"microbatch_size": 4, "sensitivity": "proven"},
         {"clipping": "adaptive", "clip_quantile": 0.9},
         {"clipping": "automatic"},
-        {"model": "dcn_v2", "cross_layers": 2},
-        {"model": "dlrm", "interaction_dimension": 3},
+        {"model": {"name": "dcn_v2", "hidden_layers": [8], "cross_layers": 2}},
+        {"model": {"name": "dlrm", "hidden_layers": [8], "interaction_dimension": 3}},
     ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
+    ids=lambda changes: "-".join(v["name"] if isinstance(v, dict) else str(v) for v in changes.values()),
 )
 def test_other_clipping_and_other_models_train(prepared: Prepared, changes: dict[str, Any]) -> None:
-    """With little noise each learns what the data plainly says: price and colour decide."""
+    """With little noise, each clipping method learns the dataset's simple rule."""
     trial = make_trial(prepared, **changes, noise_multiplier=0.05, epochs=12, l2_clip_norm=0.5, learning_rate=0.3)
     run_trial(trial, prepared)
     record = record_of(trial)
@@ -182,7 +171,7 @@ def test_physical_batches_change_nothing_but_rounding(
 
 
 def with_a_bad_row(prepared: Prepared, column: str, value: float) -> None:
-    """Puts a value that is no finite number into row 17 of the training part on disk."""
+    """Puts a non-finite value into row 17 of the training split on disk."""
     path = next(prepared.path.glob(f"**/train/{column}.npy"))
     array = np.load(path)
     array[17] = value
@@ -190,18 +179,16 @@ def with_a_bad_row(prepared: Prepared, column: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(("column", "value"), [("label_pcvr", np.nan), ("integers", np.inf)])
-def test_an_example_that_is_no_number_refuses_the_step(
-    prepared: Prepared, own_home: Path, column: str, value: float
-) -> None:
+def test_a_non_finite_example_refuses_the_step(prepared: Prepared, own_home: Path, column: str, value: float) -> None:
     with_a_bad_row(prepared, column, value)
     trial = make_trial(prepared)
-    with pytest.raises(UserError, match=r"step \d+ was refused, and nothing was updated: 1 of .*rows 17 of"):
+    with pytest.raises(UserError, match=r"step \d+ was refused and updated nothing: 1 of .*rows 17 of"):
         run_trial(trial, prepared)
     assert not trial.folder.exists()
 
 
 def test_a_private_trial_that_diverges_is_recorded_as_such(prepared: Prepared) -> None:
-    """exp(f) overflows: no example is at fault, and the sweep goes on without this trial."""
+    """exp(f) overflows, which is no example's fault: the sweep goes on without this trial."""
     trial = make_trial(prepared, task="pconvs", learning_rate=1e4, l2_clip_norm=1e6, noise_multiplier=0.01)
     run_trial(trial, prepared)
     record = record_of(trial)

@@ -1,4 +1,4 @@
-"""Labels after randomised response: drawn once, kept as often as ε says, right in the mean, never over the budget."""
+"""Noisy labels: drawn once, kept as often as ε says, unbiased if debiased, never over the budget."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_core.label_record import composed_epsilon, response_defects
-from tasks.errors import UserError
-from tasks.noisy_labels import NoisyLabels, draw_labels
-from tasks.trial import Trial
-from tests.trials import label_trial, make_trial
+from dp_core.labels.record import composed_epsilon, response_defects
+from tasks.runtime.errors import UserError
+from tasks.training.noisy_labels import NoisyLabels, draw_labels
+from tasks.training.trial import Trial
+from tests.support.trials import label_trial, make_trial
 
 ENTROPY = (5, 0)
 KINDS: dict[str, dict[str, Any]] = {
@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class _Shape:
-    """Stands for prepared data: trials only ask for these two."""
+    """A stand-in for prepared data, with the two attributes that a trial reads."""
 
     fingerprint = "none"
     splits = {"train": {"rows": 60_000}}  # noqa: RUF012
@@ -46,7 +46,7 @@ def drawn(kind: str, *, entropy: tuple[int, ...] = ENTROPY, **changes: Any) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_draw_serves_every_way_to_train(kind: str) -> None:
-    """However a trial of one seed and budget trains, the responses are the same, and so is the id of their draw."""
+    """Trials of one seed and budget have the same responses and draw id, however they train."""
     first = drawn(kind)
     for change in ({"learning_rate": 7.0}, {"epochs": 9}, {"batch_size": 3}, {"optimizer": "adam"}):
         again = drawn(kind, **change)
@@ -65,8 +65,8 @@ def test_one_draw_serves_every_way_to_train(kind: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_are_kept_as_often_as_the_budget_says(kind: str, epsilon: float) -> None:
-    """Counted by hand from the labels alone, within five standard deviations: a correct draw is outside once in two
-    million seeds, and this one is fixed."""
+    """Counts kept labels independently. The tolerance is five standard deviations: a correct draw exceeds it for one
+    seed in two million, and the seed is fixed."""
     noisy, labels = drawn(kind, epsilon=epsilon), true_labels(kind)
     starts = np.asarray(noisy.record.starts)
     true = np.array([np.flatnonzero(starts <= label).max() for label in labels])
@@ -86,13 +86,13 @@ def test_labels_are_kept_as_often_as_the_budget_says(kind: str, epsilon: float) 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_debiased_labels_have_the_true_mean_and_plain_ones_do_not(kind: str, epsilon: float) -> None:
-    """Five standard errors, of the responses that were drawn. The means of fitted bins come from a noisy histogram of
-    60,000 labels: they add less than 0.002."""
+    """The tolerance is five standard errors of the responses. The means of chosen bins come from a noisy histogram of
+    60,000 labels, which adds less than 0.002."""
     plain, debiased = (drawn(kind, epsilon=epsilon, debias=debias) for debias in (False, True))
     labels = true_labels(kind)
     error = debiased.labels.std(dtype=np.float64) / math.sqrt(len(labels))
     assert abs(debiased.labels.mean(dtype=np.float64) - labels.mean()) < 5 * error + (0.002 if kind == "bins" else 0)
-    if kind != "bins":  # whose plain values are fitted to be right in the mean too
+    if kind != "bins":  # plain values of chosen bins are unbiased too
         assert abs(plain.labels.mean() - labels.mean()) > 0.1 * labels.mean()
     assert plain.labels.dtype == debiased.labels.dtype == np.float32
 
@@ -133,14 +133,14 @@ def test_a_budget_without_end_changes_no_label(kind: str) -> None:
 
 
 def test_draws_that_kept_every_label_are_told_apart_by_their_chances() -> None:
-    """With ε of 30 and of 35 no label of so few is changed: the responses are equal, and what they are worth is not."""
+    """At ε = 30 and ε = 35 no label changes, so the responses are equal; their ε is not."""
     draws = [drawn("binary", epsilon=epsilon) for epsilon in (30.0, 35.0)]
     np.testing.assert_array_equal(draws[0].labels, draws[1].labels)
     assert composed_epsilon(noisy.record for noisy in draws) == pytest.approx(65, rel=1e-2)
 
 
 def test_what_was_trained_on_is_what_is_counted() -> None:
-    """The true labels, had they been trained on by mistake, are not taken for responses."""
+    """True labels that were trained on by mistake are not counted as responses."""
     labels = true_labels("binary")
     for debias in (False, True):
         noisy = drawn("binary", debias=debias)
@@ -153,7 +153,7 @@ def test_what_was_trained_on_is_what_is_counted() -> None:
 def test_labels_that_count_nothing_are_refused(kind: str, bad: float) -> None:
     labels = true_labels(kind, 100)
     labels[17] = bad
-    with pytest.raises(UserError, match="labels must be whole numbers from 0"):
+    with pytest.raises(UserError, match="labels must be non-negative integers"):
         draw_labels(trial_of(kind), labels, ENTROPY)
 
 

@@ -1,4 +1,4 @@
-"""Trials side by side: the same models to the last bit, one compilation, and an end to all when one fails."""
+"""Trials side by side: bit-identical models, one compilation, and all stop when one fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tasks.side_by_side
 import tasks.train
-from dp_core.training import make_trainer
-from tasks.config import Hardware
-from tasks.encoded import Prepared
-from tasks.home import home, read_json
-from tasks.side_by_side import first_alone, side_by_side, trials_at_once
-from tasks.train import Stopped, run_trial, train
-from tasks.trial import Trial
-from tests.trials import label_trial, make_prepared, make_trial
+import tasks.training.setup
+import tasks.training.side_by_side
+from dp_core.models.spec import MLPSpec
+from dp_core.training.step import make_trainer
+from tasks.config.loading import Hardware
+from tasks.data.prepared import Prepared
+from tasks.runtime.home import home
+from tasks.train import train
+from tasks.training.loop import Stopped, run_trial
+from tasks.training.side_by_side import first_alone, side_by_side, trials_at_once
+from tasks.training.trial import Trial
+from tests.support.trials import label_trial, make_prepared, make_trial, parameters_of, record_of
 
 SECONDS = 30.0  # longer than any of these takes, unless something hangs
 
@@ -32,7 +35,7 @@ def prepared(own_home: Path, tmp_path: Path) -> Prepared:
 
 @pytest.fixture
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """What is logged to MLflow, which is left out: the number of each trial and whether it was found."""
+    """Replaces logging to MLflow; collects the number of each logged trial and whether it was reused."""
     logged: list[tuple[int, bool]] = []
 
     def log(item: dict[str, Any], *, reused: bool) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
         logged.append((item["number"], reused))
         return {"trial": Trial.model_validate(item["trial"]).key, "name": item["name"]}
 
-    monkeypatch.setattr(tasks.train, "log_trained", log)
+    monkeypatch.setattr(tasks.train, "log_finished", log)
     return logged
 
 
@@ -57,10 +60,8 @@ def group_of(trials: list[Trial], prepared: Prepared) -> dict[str, Any]:
 
 
 def results_of(trial: Trial) -> tuple[Any, dict[str, np.ndarray]]:
-    record = read_json(trial.folder / "record.json")
-    with np.load(trial.folder / "parameters.npz") as file:
-        arrays = dict(file)
-    return {key: value for key, value in record.items() if key not in ("seconds", "steps_per_second")}, arrays
+    timeless = {key: value for key, value in record_of(trial).items() if key not in ("seconds", "steps_per_second")}
+    return timeless, parameters_of(trial)
 
 
 def test_side_by_side_is_one_after_the_other_to_the_last_bit(
@@ -95,10 +96,12 @@ def test_side_by_side_is_one_after_the_other_to_the_last_bit(
 def test_trials_of_one_program_compile_it_once(
     prepared: Prepared, unlogged: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All four ask for it at the same time."""
-    trials = [make_trial(prepared, seed=seed, optimizer="adagrad", hidden_layers=(7,)) for seed in range(4)]
+    """Even if all four need it at the same time."""
+    trials = [
+        make_trial(prepared, seed=seed, optimizer="adagrad", model=MLPSpec(hidden_layers=(7,))) for seed in range(4)
+    ]
     compiling = [0]
-    truly = tasks.train.make_trainer
+    truly = tasks.training.setup.make_trainer
 
     def watched(method: Any) -> Any:
         trainer = truly(method)
@@ -112,7 +115,7 @@ def test_trials_of_one_program_compile_it_once(
 
         return trainer._replace(run=run)
 
-    monkeypatch.setattr(tasks.train, "make_trainer", watched)
+    monkeypatch.setattr(tasks.training.setup, "make_trainer", watched)
     at_once(4, monkeypatch)
     train(group_of(trials, prepared))
     assert compiling == [1]
@@ -142,17 +145,17 @@ def test_a_compilation_that_fails_is_tried_again() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no"), first_alone(*program):
             raise ValueError("no")
-        assert program not in tasks.side_by_side._compiled
+        assert program not in tasks.training.side_by_side._compiled
     with first_alone(*program):
         pass
-    assert program in tasks.side_by_side._compiled
+    assert program in tasks.training.side_by_side._compiled
 
 
-def test_an_error_stops_the_others_and_is_the_one_that_is_told(
+def test_an_error_stops_the_others_and_is_raised(
     prepared: Prepared, unlogged: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of three fails once the others train: they stop in the middle, the fourth does not begin. A trial that
-    was finished before stays finished, and the next try finds it."""
+    """The first of three fails while the others train: those stop midway, and the fourth does not start. A trial that
+    was finished before stays finished, and the next attempt finds it."""
     done = make_trial(prepared, seed=9)
     run_trial(done, prepared)
     first, second, third, fourth = (make_trial(prepared, seed=seed, epochs=40) for seed in range(4))
@@ -160,7 +163,7 @@ def test_an_error_stops_the_others_and_is_the_one_that_is_told(
     stopped: list[str] = []
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, should_stop: Callable[[], bool]) -> None:
+    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
         if trial == first:
             assert all(event.wait(SECONDS) for event in begun.values())
             raise RuntimeError("the first one failed")
@@ -170,7 +173,7 @@ def test_an_error_stops_the_others_and_is_the_one_that_is_told(
                 time.sleep(0.01)
         assert trial != fourth, "nothing begins after an error"
         try:
-            truly(trial, data, should_stop=should_stop)
+            truly(trial, data, hardware=hardware, should_stop=should_stop)
         except Stopped:
             stopped.append(trial.key)
             raise
@@ -199,14 +202,14 @@ def test_what_was_finished_beside_a_failure_is_kept(
     good, bad = make_trial(prepared), make_trial(prepared, seed=1)
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, should_stop: Callable[[], bool]) -> None:
+    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
         if trial == bad:
             deadline = time.monotonic() + SECONDS
             while not good.folder.exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             raise RuntimeError("bad")
-        truly(trial, data, should_stop=should_stop)
+        truly(trial, data, hardware=hardware, should_stop=should_stop)
 
     at_once(2, monkeypatch)
     with monkeypatch.context() as patch:
@@ -235,7 +238,7 @@ def test_one_in_turn_that_fails_leaves_the_next_alone() -> None:
 
 
 def test_ctrl_c_begins_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupt reaches the thread that waits. Calls that run are told, and waited for; the others never begin."""
+    """The interrupt reaches the waiting thread. Running calls are asked to stop and waited for; others never start."""
     begun, ended, running = list[int](), list[int](), threading.Semaphore(0)
 
     def call(number: int, should_stop: Callable[[], bool]) -> None:
@@ -253,7 +256,7 @@ def test_ctrl_c_begins_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
         assert running.acquire(timeout=SECONDS)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks.side_by_side, "wait", interrupted)
+    monkeypatch.setattr(tasks.training.side_by_side, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         side_by_side(call, range(8), at_once=2)
     assert sorted(begun) == sorted(ended) == [0, 1]
@@ -264,9 +267,9 @@ def test_nothing_to_do_is_fine() -> None:
 
 
 def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the CPU's cores one each; on anything else a trial is alone, unless the file says otherwise."""
-    jax = tasks.side_by_side.jax
-    monkeypatch.setattr(tasks.side_by_side.os, "sched_getaffinity", lambda process: {0, 1, 5})
+    """One trial per core on a CPU, one trial at a time on anything else, unless configured otherwise."""
+    jax = tasks.training.side_by_side.jax
+    monkeypatch.setattr(tasks.training.side_by_side.os, "sched_getaffinity", lambda process: {0, 1, 5})
     monkeypatch.setattr(jax, "devices", lambda: ["one"])
     assert trials_at_once(Hardware()) == 3
     assert trials_at_once(Hardware(trials_at_once=7)) == 7

@@ -1,4 +1,4 @@
-"""Curves of noise, and speeds: effects that were planted are found, and those that were not are not."""
+"""Noise curves and speeds: planted effects are found, and none where none was planted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tasks.errors import UserError
-from tasks.exhibits import noise_and_batch, throughput
-from tasks.exhibits.common import Exhibit
-from tests.exhibits import csv_of, pipeline_of, rows_of, verdicts, well_formed
+from tasks.reporting.exhibits import noise_and_batch, throughput
+from tasks.reporting.exhibits.common import Exhibit, Measurement
+from tasks.runtime.errors import UserError
+from tests.support.exhibits import csv_of, pipeline_of, rows_of, verdicts, well_formed
 
 # Figure 2.
 
 
 def curves(epochs: Callable[[int], float], steps: Callable[[int], float], sizes: Sequence[int]) -> dict[str, Any]:
-    """As tasks.measure leaves them, with planted noise."""
+    """Returns noise curves in the form of tasks.measure, with planted noise."""
 
     def points(deviation: Callable[[int], float]) -> dict[str, list[dict[str, Any]]]:
         return {
@@ -42,17 +42,21 @@ def curves(epochs: Callable[[int], float], steps: Callable[[int], float], sizes:
     }
 
 
+def noise(measured: dict[str, Any]) -> Exhibit:
+    return noise_and_batch.exhibit(Measurement(pipeline_of("noise_and_batch"), measured))
+
+
 @pytest.mark.parametrize("factor", [2, 4])
 def test_noise_that_falls_at_fixed_epochs_and_plateaus_at_fixed_steps(factor: int) -> None:
-    """One over the square root, and one over the size down to a floor, whatever the steps between sizes."""
+    """At fixed epochs the noise falls like 1/√b, at fixed steps like 1/b down to a floor; sizes double or quadruple."""
     sizes = [256 * factor**k for k in range(9 if factor == 2 else 6)]
     measured = curves(lambda b: b**-0.5, lambda b: 1 / b + 0.01, sizes)
-    shown = well_formed(noise_and_batch.exhibit(measured))
+    shown = well_formed(noise(measured))
     assert verdicts(shown) == ["shown", "shown"]
-    assert "takes off 29 % at ε = 1, 29 % at ε = 8" in shown.findings[0].evidence
+    assert "removes 29 % at ε = 1, 29 % at ε = 8" in shown.findings[0].evidence
     first = 1 - ((1 / sizes[1] + 0.01) / (1 / 256 + 0.01)) ** (1 / math.log2(factor))
-    assert shown.headline.startswith("At fixed steps the first doubling of the batch takes off")
-    assert f"{100 * first:.0f} % of the noise or more" in shown.headline
+    assert shown.headline.startswith("At fixed steps the first doubling of the batch removes")
+    assert f"at least {100 * first:.0f} % of the noise" in shown.headline
     table = shown.tables[0]
     assert len(table.rows) == 2 * 2 * len(sizes)
     assert [cell.text for cell in table.rows[0]] == ["epochs", "1", "256", "100", "16.0000", "0.0625"]
@@ -65,16 +69,16 @@ def test_noise_that_falls_at_fixed_epochs_and_plateaus_at_fixed_steps(factor: in
 
 def test_noise_without_the_effects() -> None:
     sizes = [256, 512, 1024]
-    constant = well_formed(noise_and_batch.exhibit(curves(lambda b: 0.1, lambda b: 1 / b, sizes)))
+    constant = well_formed(noise(curves(lambda b: 0.1, lambda b: 1 / b, sizes)))
     assert verdicts(constant) == ["not shown", "not shown"]
-    rises = noise_and_batch.exhibit(curves(lambda b: 0.1 if b == 512 else 1 / b, lambda b: 0.1, sizes))
+    rises = noise(curves(lambda b: 0.1 if b == 512 else 1 / b, lambda b: 0.1, sizes))
     assert verdicts(rises) == ["not shown", "not shown"]
 
 
 def test_noise_at_one_batch_size() -> None:
-    shown = well_formed(noise_and_batch.exhibit(curves(lambda b: 1 / b, lambda b: 1 / b, [256])))
+    shown = well_formed(noise(curves(lambda b: 1 / b, lambda b: 1 / b, [256])))
     assert shown.findings == []
-    assert "one batch size" in shown.headline.lower()
+    assert "a single batch size" in shown.headline.lower()
 
 
 # Table 4 and Figure 4(b).
@@ -83,7 +87,7 @@ def test_noise_at_one_batch_size() -> None:
 def speeds(
     rows: Mapping[tuple[str, bool], Sequence[float | None]], largest: dict[str, int], **changes: Any
 ) -> dict[str, Any]:
-    """As tasks.speed.throughput measures, with planted steps per second at batches of 64, 256, …; None does not fit."""
+    """Returns planted steps per second at batches of 64, 256 and 1,024, as tasks.speed does; None does not fit."""
     measured: list[dict[str, Any]] = []
     for (method, noise), found in rows.items():
         for size, speed in zip((64, 256, 1024), found, strict=False):
@@ -125,14 +129,14 @@ SPEEDS: dict[tuple[str, bool], list[float | None]] = {
 
 
 def show_speeds(measured: dict[str, Any]) -> Exhibit:
-    return well_formed(throughput.exhibit(measured, pipeline_of("throughput")))
+    return well_formed(throughput.exhibit(Measurement(pipeline_of("throughput"), measured)))
 
 
 def test_speeds_where_vmap_does_not_fit() -> None:
     shown = show_speeds(speeds(SPEEDS, LARGEST))
     assert verdicts(shown) == ["shown"] * 3
     assert shown.headline == (
-        "At batch 1,024 DP-SGD by ghost clipping has 60 % of the non-private speed (90 % without the noise)."
+        "At batch 1,024 DP-SGD with ghost clipping has 60 % of the non-private speed (90 % without the noise)."
     )
     assert "vmap has 50 % at batch 64 and 12 % at 256; batches of 1,024 do not fit" in shown.findings[1].evidence
     steps, largest, paper = shown.tables
@@ -152,7 +156,7 @@ def test_speeds_where_vmap_does_not_fit() -> None:
 
 
 def test_speeds_without_the_effects() -> None:
-    """vmap is as fast as the others, ghost clipping slow and large."""
+    """Here vmap is as fast as the others, and ghost clipping is slow and fits smaller batches."""
     planted = SPEEDS | {("vmap", False): [100, 80, 40], ("ghost", True): [60, 20, 10]}
     shown = show_speeds(speeds(planted, {"non_private": 1024, "vmap": 1024, "ghost": 512}))
     assert verdicts(shown) == ["not shown"] * 3
@@ -161,7 +165,7 @@ def test_speeds_without_the_effects() -> None:
 
 def test_speeds_at_the_largest_batch_that_both_fit() -> None:
     shown = show_speeds(speeds(SPEEDS | {("non_private", False): [100, 80, None]}, LARGEST))
-    assert "At batch 256 DP-SGD by ghost clipping has 62 %" in shown.headline
+    assert "At batch 256 DP-SGD with ghost clipping has 62 %" in shown.headline
 
 
 def test_one_round_has_no_spread_and_a_restless_machine_has_much() -> None:

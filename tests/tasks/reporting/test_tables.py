@@ -1,0 +1,81 @@
+"""The table of chosen settings names everything that was chosen or is not the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dp_core.models.spec import DCNv2Spec, MLPSpec
+from tasks.privacy.choice_cost import ChoiceCost, choice_table
+from tasks.reporting.results import Outcome, choose
+from tasks.reporting.tables import settings_table
+from tasks.training.trial import Trial
+from tests.support.sweeps import baseline, of_labels, private
+
+MAIN = "sgd 0.1, batch 100, 2 epochs, C = 1, σ = 1"
+
+
+def chosen(trials: Sequence[Trial], columns: tuple[str, ...] = ()) -> list[str]:
+    """Returns the settings of each private cell; the first trial has the lowest loss."""
+    found = [Outcome(trial, 0.2 + 0.01 * number, 0.2) for number, trial in enumerate(trials)]
+    results = choose([Outcome(baseline(), 0.1, 0.1), *found], columns)
+    table = settings_table(results, {result.trial.key: result.epsilon for result in results})
+    return [row[5].text for row in table.rows if row[2].text != "∞"]
+
+
+def test_the_defaults_are_not_named() -> None:
+    assert chosen([private(), private(l2_clip_norm=3.0)]) == [MAIN]
+    assert chosen([private(epochs=1)]) == ["sgd 0.1, batch 100, 1 epoch, C = 1, σ = 1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"momentum": 0.5}, "momentum 0.5"),
+        ({"model": DCNv2Spec(hidden_layers=(8,))}, "dcn_v2"),
+        ({"sampler": "balls_in_bins"}, "sampler balls in bins"),
+        ({"clipping": "adaptive", "clip_quantile": 0.9}, "adaptive clipping"),
+        ({"clipping": "adaptive", "clip_quantile": 0.5}, "adaptive clipping, quantile 0.5"),
+        ({"accountant": "RDP"}, "accountant RDP"),
+        ({"microbatch_size": 4, "sensitivity": "paper"}, "m = 4, sensitivity paper"),
+    ],
+    ids=str,
+)
+def test_what_is_not_the_default_is_named(changes: dict[str, Any], words: str) -> None:
+    assert chosen([private(**changes)]) == [f"{MAIN}, {words}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("model", [MLPSpec(hidden_layers=(8,)), MLPSpec(hidden_layers=(16, 8))], "mlp, layers 8"),
+        ("clipping", ["fixed", "automatic"], "fixed clipping"),
+        ("sampler", ["poisson", "shuffle"], "sampler poisson"),
+        ("accountant", ["tightest", "RDP"], "accountant tightest"),
+    ],
+)
+def test_what_was_chosen_among_is_named_even_if_it_is_the_default(name: str, values: list[Any], words: str) -> None:
+    trials = [private(**{name: value}) for value in values]
+    assert chosen(trials) == [f"{MAIN}, {words}"]
+    assert chosen(trials, (name,))[0] == MAIN, "the method has it"
+
+
+def test_the_settings_of_label_dp() -> None:
+    label = "sgd 0.1, batch 100, 2 epochs"
+    assert chosen([of_labels(debias=True)]) == [f"{label}, randomised response"]
+    assert chosen([of_labels(debias=True), of_labels()]) == [f"{label}, randomised response, debiased"]
+    assert chosen([of_labels()]) == [f"{label}, randomised response, not debiased"]
+    assert chosen([of_labels()], ("response", "debias")) == [label]
+
+
+def test_one_training_in_a_cell_is_no_choice() -> None:
+    results = choose([Outcome(baseline(), 0.1, 0.1), Outcome(private(), 0.2, 0.2)])
+    audited = {result.trial.key: result.epsilon for result in results}
+    one = choice_table(results, {1: ChoiceCost(1, 8.0, None, random=False)}, audited)
+    assert "Each cell has one training" in one.caption
+    assert "several trainings" not in one.caption
+    assert (
+        "among several trainings" in choice_table(results, {1: ChoiceCost(2, 9.0, None, random=False)}, audited).caption
+    )

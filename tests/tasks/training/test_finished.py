@@ -1,0 +1,148 @@
+"""Finished trials: one folder, written whole, and each of its files parsed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tasks.training.finished
+from dp_core.labels.record import LabelRecord
+from dp_core.models.spec import MLPSpec
+from tasks.data.prepared import Prepared
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import read_json, write_json
+from tasks.training.finished import FinishedTrial, is_trained, write_finished
+from tests.support.records import record
+from tests.support.trials import label_trial, make_prepared, make_trial, without_privacy
+
+
+@pytest.fixture
+def prepared(own_home: Path, tmp_path: Path) -> Prepared:
+    return make_prepared(tmp_path / "raw")
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were parsed."""
+    names: list[str] = []
+
+    def read(path: Path) -> Any:
+        names.append(path.name)
+        return read_json(path)
+
+    monkeypatch.setattr(tasks.training.finished, "read_json", read)
+    return names
+
+
+def stored(trial: Any, **values: Any) -> dict[str, Any]:
+    return {"trial": trial.model_dump(mode="json"), "mechanism": None, **values}
+
+
+def test_a_finished_trial_round_trips(prepared: Prepared) -> None:
+    trial = make_trial(prepared)
+    assert not is_trained(trial)
+    evidence: Any = {"batch_sizes": [3], "participations": [], "probe": None, "canaries": None}
+    parameters = {"hidden_0": {"kernel": np.ones((2, 3), np.float32), "bias": np.zeros(3, np.float32)}}
+    write_finished(trial, stored(trial, mechanism=record().to_json()), evidence, parameters)  # type: ignore[arg-type]
+    assert is_trained(trial)
+    finished = FinishedTrial.open(trial.key)
+    assert finished == FinishedTrial.open(trial)
+    assert finished.trial == trial
+    assert finished.mechanism == record()
+    assert finished.evidence == evidence
+    with np.load(finished.folder / "parameters.npz") as file:
+        assert set(file) == {"hidden_0/kernel", "hidden_0/bias"}
+        np.testing.assert_array_equal(file["hidden_0/kernel"], np.ones((2, 3)))
+
+
+def test_a_folder_is_written_whole_or_not_at_all(prepared: Prepared) -> None:
+    trial = make_trial(prepared)
+    unwritable: Any = {"batch_sizes": [float("nan")]}
+    with pytest.raises(ValueError, match="JSON"):
+        write_finished(trial, stored(trial), unwritable, {"output": {"bias": np.zeros(1)}})  # type: ignore[arg-type]
+    assert not is_trained(trial)
+    assert not trial.folder.exists()
+    assert list(trial.folder.parent.iterdir()) == []
+
+
+def test_each_file_is_parsed_once(prepared: Prepared, parsed: list[str]) -> None:
+    trial = make_trial(prepared)
+    write_json(trial.folder / "record.json", stored(trial, test_loss=0.5))
+    write_json(trial.folder / "audit.json", {"verdict": "passed"})
+    for _ in range(3):
+        finished = FinishedTrial.open(trial)
+        assert finished.record["test_loss"] == 0.5
+        assert finished.mechanism is None
+        assert finished.trial == trial
+        assert finished.audit["verdict"] == "passed"
+    assert sorted(parsed) == ["audit.json", "record.json"]
+
+
+def test_a_file_that_is_replaced_is_parsed_again(prepared: Prepared) -> None:
+    """Also by one of the same length within the clock's resolution: nothing stale is served."""
+    trial = make_trial(prepared)
+    for number in range(50):
+        write_json(trial.folder / "record.json", stored(trial, steps=100 + number))
+        assert FinishedTrial.open(trial).record["steps"] == 100 + number
+    finished = FinishedTrial.open(trial)
+    for verdict in ("passed", "failed", "passed"):
+        result: Any = {"verdict": verdict}
+        finished.write_audit(result, f"It {verdict}.")
+        assert finished.audit == result
+        assert finished.statement.read_text() == f"It {verdict}."
+
+
+def test_a_trial_that_is_not_trained_has_no_folder_to_open(prepared: Prepared) -> None:
+    with pytest.raises(UserError, match="no trained trial has the key 'nothing'"):
+        FinishedTrial.open("nothing")
+    with pytest.raises(UserError, match=r"there is no .*record\.json"):
+        FinishedTrial.open(make_trial(prepared))
+
+
+def test_a_damaged_record_is_named(prepared: Prepared) -> None:
+    trial = make_trial(prepared)
+    write_json(trial.folder / "record.json", {"mechanism": None})
+    with pytest.raises(UserError, match=r"record\.json is damaged: it has no 'trial'"):
+        _ = FinishedTrial.open(trial).trial
+    (trial.folder / "record.json").write_text('{"trial": ')
+    with pytest.raises(UserError, match=r"record\.json is damaged: it is not JSON"):
+        _ = FinishedTrial.open(trial).record
+
+
+def test_a_models_number_does_not_hide_a_setting_of_the_trial(prepared: Prepared) -> None:
+    class Seeded(MLPSpec):
+        seed: int = 17
+        factors: int = 2
+
+    trial = make_trial(prepared)
+    flat = trial.model_copy(update={"model": Seeded(hidden_layers=(4,))}).flat_settings()
+    assert (flat["seed"], flat["model_seed"], flat["factors"], flat["model"]) == (trial.seed, 17, 2, "mlp")
+    assert set(flat) - set(trial.flat_settings()) == {"model_seed", "factors"}
+
+
+def test_missing_evidence_is_none(prepared: Prepared) -> None:
+    trial = make_trial(prepared)
+    write_json(trial.folder / "record.json", stored(trial))
+    assert FinishedTrial.open(trial).evidence is None
+
+
+def test_the_mechanism_is_of_the_kind_that_the_trial_has(prepared: Prepared) -> None:
+    ran = LabelRecord(
+        kind="binary",
+        examples=2400,
+        values=(0.0, 1.0),
+        starts=(0, 1),
+        keep_probability=0.9,
+        histogram_epsilon=0.0,
+        debiased=False,
+        draw="a draw",
+    )
+    trial = label_trial(prepared)
+    write_json(trial.folder / "record.json", stored(trial, mechanism=ran.to_json()))
+    assert FinishedTrial.open(trial).mechanism == ran
+    baseline = without_privacy(prepared)
+    write_json(baseline.folder / "record.json", stored(baseline))
+    assert FinishedTrial.open(baseline).mechanism is None
