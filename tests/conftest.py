@@ -6,12 +6,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
 # Tests on small models spend most of their time compiling, and compile five times as fast without optimizations. The
 # flags hold for this process only: programs that tests start compile as in production.
 QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+# Every run draws the same examples, on every machine. `HYPOTHESIS_PROFILE=search make test` looks for new ones.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("search", derandomize=False, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def pytest_configure() -> None:

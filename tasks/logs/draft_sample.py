@@ -118,6 +118,7 @@ def _kind(type_: pa.DataType) -> str:
 
 def _plain(values: pa.Array) -> pa.Array:
     """Casts values to a type that Arrow can dictionary-encode and format."""
+    values.validate(full=True)  # the Parquet reader checks neither UTF-8 nor the indices of a dictionary
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     kind = _kind(values.type)
