@@ -8,11 +8,13 @@ The module imports JAX and Optax in its functions only, so the configuration can
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
     import optax
     from jax.typing import ArrayLike
 
@@ -21,7 +23,26 @@ OptimizerMaker = Callable[[float], "optax.GradientTransformation"]
 OPTIMIZERS: dict[str, OptimizerMaker] = {}
 
 
-def register_optimizer(name: str, make: OptimizerMaker) -> None:
+class OptimizerOracle(NamedTuple):
+    """The same optimiser written again for flat NumPy arrays, coordinate by coordinate. The audit compares with it.
+
+    Attributes:
+        initial: The value of each moment before the first step, in the order of the arrays in Optax's state.
+        update: ``(moments, gradient, params, step) -> (moments, direction)`` with ``moments`` of shape
+            (moments, coordinates), and ``step`` counted from 1. The parameters move by the learning rate times
+            ``direction``.
+    """
+
+    initial: tuple[float, ...]
+    update: Callable[[np.ndarray, np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+
+# momentum -> the oracle.
+OptimizerOracleMaker = Callable[[float], OptimizerOracle]
+ORACLES: dict[str, OptimizerOracleMaker] = {}
+
+
+def register_optimizer(name: str, make: OptimizerMaker, *, oracle: OptimizerOracleMaker | None = None) -> None:
     """Registers an optimiser under a name that a configuration can use.
 
     An optimiser sees noisy sums only, so by post-processing any optimiser keeps the guarantee.
@@ -30,6 +51,8 @@ def register_optimizer(name: str, make: OptimizerMaker) -> None:
         name: The value of ``optimizer:`` in ``pipelines.yaml``.
         make: Returns the optimiser at learning rate 1, given the configured momentum. Its update must
             scale linearly with the learning rate.
+        oracle: Returns an independent implementation, given the same momentum. Without one the audit runs the
+            optimiser itself, in 64 bits and outside of the compiled step.
 
     Raises:
         ValueError: If the name is taken or not an identifier.
@@ -39,6 +62,8 @@ def register_optimizer(name: str, make: OptimizerMaker) -> None:
     if name in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r} is registered already; choose another name")
     OPTIMIZERS[name] = make
+    if oracle is not None:
+        ORACLES[name] = oracle
 
 
 def optimizer_maker(name: str) -> OptimizerMaker:
@@ -96,6 +121,62 @@ def _of_optax(name: str) -> OptimizerMaker:
     return make
 
 
-register_optimizer("sgd", _sgd)
-for _name in ("yogi", "adagrad", "adam", "adamw"):
-    register_optimizer(_name, _of_optax(_name))
+def _sgd_oracle(momentum: float) -> OptimizerOracle:
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if momentum == 0:
+            return moments, -gradient
+        velocity = momentum * moments[0] + gradient
+        return velocity[None], -velocity
+
+    return OptimizerOracle((0.0,) if momentum else (), update)
+
+
+def _adam_oracle(*, initial: float, stability: float, yogi: bool = False, weight_decay: float = 0.0) -> OptimizerOracle:
+    """Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) and Yogi (Zaheer et al., 2018)."""
+
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        mean, square, squared = moments[0], moments[1], gradient**2
+        mean = mean + (1 - 0.9) * (gradient - mean)
+        if yogi:
+            square = square - (1 - 0.999) * np.sign(square - squared) * squared
+        else:
+            square = square + (1 - 0.999) * (squared - square)
+        corrected = mean / (1 - 0.9**step), square / (1 - 0.999**step)
+        direction = corrected[0] / (np.sqrt(corrected[1]) + stability) + weight_decay * params
+        return np.stack([mean, square]), -direction
+
+    return OptimizerOracle((initial, initial), update)
+
+
+def _whatever_momentum(oracle: OptimizerOracle, momentum: float) -> OptimizerOracle:
+    return oracle
+
+
+def _adagrad_oracle(momentum: float) -> OptimizerOracle:
+    """Adagrad (Duchi et al., 2011)."""
+
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        total = moments[0] + gradient**2
+        return total[None], -gradient / np.sqrt(total + 1e-7)
+
+    return OptimizerOracle((0.1,), update)
+
+
+register_optimizer("sgd", _sgd, oracle=_sgd_oracle)
+register_optimizer("adagrad", _of_optax("adagrad"), oracle=_adagrad_oracle)
+for _name, _oracle in (
+    ("yogi", _adam_oracle(initial=1e-6, stability=1e-3, yogi=True)),
+    ("adam", _adam_oracle(initial=0.0, stability=1e-8)),
+    ("adamw", _adam_oracle(initial=0.0, stability=1e-8, weight_decay=1e-4)),
+):
+    register_optimizer(_name, _of_optax(_name), oracle=functools.partial(_whatever_momentum, _oracle))

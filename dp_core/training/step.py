@@ -30,6 +30,7 @@ from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.optimizers import cosine_decay
 from dp_core.training.updates import UpdateRule, UpdateScale, make_update_rule
+from dp_core.training.witness import Seen, StepReport, also_seen, nothing_seen
 
 # A step's key is folded with one of these for each of its two noise draws.
 _GRADIENT_NOISE, _COUNT_NOISE = 0, 1
@@ -104,15 +105,14 @@ class Trainer(NamedTuple):
 
     Attributes:
         init: ``(params, hyper) -> state`` at step 0.
-        run: ``(state, steps, noise_key, hyper) -> (state, losses)``. Donates the buffers of ``state``.
-            ``losses`` holds each step's mean training loss before its update, which is not private; it is
-            NaN from a refused step on.
+        run: ``(state, steps, noise_key, hyper) -> (state, reports)``. Donates the buffers of ``state``.
+            ``reports`` is a ``StepReport`` of arrays with one entry per step, zero for steps that are not active.
         predict: ``(state, integers, categoricals) -> logits``, one for each row.
         release: ``state -> params``, with no noise pending and no rows added for the placement.
     """
 
     init: Callable[[Any, Hyperparameters], TrainState]
-    run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, jax.Array]]
+    run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, StepReport]]
     predict: Callable[[TrainState, ArrayLike, ArrayLike], jax.Array]
     release: Callable[[TrainState], Any]
 
@@ -130,16 +130,18 @@ def make_trainer(method: Method) -> Trainer:
 
     def run(
         state: TrainState, steps: Steps, noise_key: jax.Array, hyper: Hyperparameters
-    ) -> tuple[TrainState, jax.Array]:
-        def one(index: jax.Array, carry: tuple[TrainState, jax.Array]) -> tuple[TrainState, jax.Array]:
-            state, losses = carry
+    ) -> tuple[TrainState, StepReport]:
+        def one(index: jax.Array, carry: tuple[TrainState, StepReport]) -> tuple[TrainState, StepReport]:
+            state, reports = carry
             batches = jax.tree.map(lambda leaf: leaf[index], steps.batches)
-            state, loss = step(state, batches, jnp.asarray(steps.pieces)[index], noise_key, hyper)
-            return state, losses.at[index].set(loss)
+            state, report = step(state, batches, jnp.asarray(steps.pieces)[index], noise_key, hyper)
+            return state, jax.tree.map(lambda all_steps, own: all_steps.at[index].set(own), reports, report)
 
-        losses = jnp.zeros(jnp.shape(steps.pieces), jnp.float32)
-        state, losses = jax.lax.fori_loop(0, steps.active, one, (state, losses))
-        return placement.keep(state), losses
+        shape = jnp.shape(steps.pieces)
+        none = jnp.zeros(shape, jnp.int32)
+        reports = StepReport(jnp.zeros(shape, jnp.float32), none, none, jnp.zeros(shape, jnp.uint32))
+        state, reports = jax.lax.fori_loop(0, steps.active, one, (state, reports))
+        return placement.keep(state), reports
 
     def release(state: TrainState) -> Any:
         return rule.settle(state.update_state, state.params)
@@ -164,7 +166,7 @@ def train_step(
     pieces: jax.Array,
     noise_key: jax.Array,
     hyper: Hyperparameters,
-) -> tuple[TrainState, jax.Array]:
+) -> tuple[TrainState, StepReport]:
     """Takes one step on a sampled batch.
 
     A step with an example that has no finite gradient is refused: nothing is updated, by it or by any later
@@ -180,20 +182,20 @@ def train_step(
         hyper: The run's numbers.
 
     Returns:
-        The state after the step and the batch's mean loss before it, which is not private; NaN if the step
-        was refused.
+        The state after the step, and what the step computed with. The report is not private.
     """
     update_state, params = rule.catch_up(state.update_state, state.params, batches)
     state = state._replace(update_state=update_state, params=params)
-    summed = sum_gradients(method, state, batches, pieces)
+    number = state.step
+    summed, seen = sum_gradients(method, state, batches, pieces)
     update = functools.partial(noisy_update, method, rule, state, summed, noise_key, hyper)
     not_finite = jnp.maximum(state.not_finite, summed.not_finite)
     state = jax.lax.cond(not_finite == 0, update, lambda: state._replace(not_finite=not_finite))
     mean_loss = summed.loss / jnp.maximum(jnp.sum(batches.mask), 1.0)
-    return state, jnp.where(not_finite == 0, mean_loss, jnp.nan)
+    return state, StepReport(jnp.where(not_finite == 0, mean_loss, jnp.nan), number, seen.rows, seen.checksum)
 
 
-def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax.Array) -> GradientSum:
+def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax.Array) -> tuple[GradientSum, Seen]:
     """Returns the sum of the per-example gradients over a step's physical batches, clipped if private.
 
     Args:
@@ -203,8 +205,8 @@ def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax
         pieces: How many of the physical batches hold examples.
 
     Returns:
-        The sum. If private, one example moves its gradients by at most one clip norm in L2 norm, or two with
-        microbatches (``one_pass.add_clipped_gradients``).
+        The sum, and the rows that are in it. If private, one example moves the sum's gradients by at most one clip
+        norm in L2 norm, or two with microbatches (``one_pass.add_clipped_gradients``).
     """
     add: Callable[..., GradientSum] = add_gradients
     if method.private:
@@ -216,14 +218,15 @@ def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax
         )
     example_loss = OBJECTIVES[method.task].example_loss
 
-    def add_piece(index: ArrayLike, total: GradientSum) -> GradientSum:
+    def add_piece(index: ArrayLike, so_far: tuple[GradientSum, Seen]) -> tuple[GradientSum, Seen]:
+        total, seen = so_far
         piece = jax.tree.map(lambda leaf: leaf[index], batches)
-        return add(total, method.model, state.params, piece, example_loss)
+        return add(total, method.model, state.params, piece, example_loss), also_seen(seen, piece)
 
-    total = zero_sum(state.params)
+    nothing = zero_sum(state.params), nothing_seen()
     if jnp.shape(batches.mask)[0] == 1:
-        return add_piece(0, total)
-    return jax.lax.fori_loop(0, pieces, add_piece, total)
+        return add_piece(0, nothing)
+    return jax.lax.fori_loop(0, pieces, add_piece, nothing)
 
 
 def noisy_update(

@@ -214,15 +214,18 @@ def _evidence(record: MechanismRecord, audit: AuditResult) -> str:
     lines.append(
         "- All batch sizes, and how often each watched example took part, were tested against the stated sampler."
     )
+    lines.append(
+        "- Every step reported from the device which rows it computed with; all were compared with the sampled batches."
+    )
     probe = audit["probe"]
     if probe is not None:
-        largest = max([*probe["contribution_norms"], *probe["at_half"]])
-        ratio = probe["noise_deviation"] / (record.noise_multiplier * record.sensitivity)
+        compared = probe["comparisons"]
+        worst = max(float("inf") if one["excess"] is None else one["excess"] for one in compared)
         lines.append(
-            f"- The compiled step was measured: {len(probe['contribution_norms'])} examples contributed at most "
-            f"{largest:.4f} clip norms each (within {probe['oracle_difference']:.1e} of an independent computation). "
-            f"The noise had {ratio:.4f} times the stated standard deviation, over "
-            f"{probe['coordinates'] * probe['noisy_steps']:,} draws."
+            f"- The compiled program that trained was run again on {sum(one['examples'] for one in compared):,} rows, "
+            f"in {sum(one['steps'] for one in compared)} steps, and compared with an independent computation in every "
+            f"coordinate: the largest deviation was {worst:.2g} times what rounding explains. {probe['noise_draws']:,} "
+            "draws of its noise were tested for scale, distribution, tails and independence."
         )
     attack = audit["attack"]
     if attack is not None:

@@ -16,7 +16,9 @@ import numpy as np
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.one_run import audit_scores
 from dp_core.audit.probe import Probe
+from dp_core.audit.replay import Replay
 from dp_core.audit.sampling_checks import sampling_defects
+from dp_core.audit.step_log import StepLog
 from dp_core.labels.record import LabelRecord, response_defects
 from tasks.privacy.audit_result import AttackResult, AuditResult
 from tasks.privacy.cached_accounting import epsilon_lower_of, epsilon_of
@@ -145,10 +147,34 @@ def _batch_findings(ran: MechanismRecord, evidence: Evidence) -> list[str]:
 
 
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
-    if evidence["probe"] is None:
+    """Returns what the device's reports, the replayed dispatches and the probe contradict."""
+    findings = StepLog(**evidence["log"]).defects(ran.steps)
+    if evidence["device_steps"] != ran.steps:
+        findings.append(f"{ran.steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
+    findings += _interruption_findings(evidence)
+    if evidence["probe"] is None or not evidence["replays"]:
         # A run that diverged releases nothing and has nothing finite to measure.
-        return [] if record["test_loss"] is None else ["the step's clipping and noise were not measured"]
-    return Probe.from_json(evidence["probe"]).defects(ran.noise_multiplier * ran.sensitivity)
+        return findings if record["test_loss"] is None else [*findings, "the compiled step was not measured"]
+    for one in evidence["replays"]:
+        findings += Replay(**one).defects()
+    probe = Probe.from_json(evidence["probe"])
+    stated = (ran.noise_multiplier, ran.sensitivity, ran.count_noise_multiplier or 0.0)
+    probed = (probe.noise_multiplier, probe.sensitivity, probe.count_noise_multiplier)
+    if probed != stated:
+        findings.append(f"noise, sensitivity and count noise of the program were {probed}, but {stated} are recorded")
+    return findings + probe.defects()
+
+
+def _interruption_findings(evidence: Evidence) -> list[str]:
+    """Checks that the first attempt began with the initial state, and every other with a saved one."""
+    first, *later = evidence["attempts"]
+    findings = []
+    if (first["step"], first["state"]) != (0, evidence["initial_state"]):
+        findings.append(f"the run began at step {first['step']:,} with a state that is not the initial one")
+    for attempt in later:
+        if attempt not in evidence["saves"]:
+            findings.append(f"the run resumed at step {attempt['step']:,} with a state that is not the saved one")
+    return findings
 
 
 def _attack(trial: Trial, ran: MechanismRecord, evidence: Evidence) -> tuple[AttackResult | None, list[str]]:

@@ -35,7 +35,7 @@ OPTIMIZER, MOMENTUM = "sgd", 0.9
 MethodName = Literal["non_private", "vmap", "ghost", "two_pass_ghost"]
 # "whole": the batch at once, as in a plain framework step. "pieces": in physical batches, as the trainer does.
 Form = Literal["whole", "pieces"]
-Step = Callable[[TrainState, Batch, jax.Array, jax.Array, Hyperparameters], tuple[TrainState, jax.Array]]
+Step = Callable[[TrainState, Batch, jax.Array, jax.Array, Hyperparameters], tuple[TrainState, Any]]
 
 
 class Program(NamedTuple):

@@ -29,11 +29,11 @@ _T = TypeVar("_T")
 
 
 class Dispatch(NamedTuple):
-    """Steps on the device: the number of the first, their batches, and the slots that each step sampled."""
+    """Steps on the device: the number of the first, their batches, and what each step sampled."""
 
     first: int
     steps: Steps
-    sampled: tuple[np.ndarray, ...]
+    sampled: tuple[SampledBatch, ...]
 
 
 def steps_per_dispatch(shape: PhysicalShape, dense_parameters: int) -> int:
@@ -106,8 +106,7 @@ def _dispatch(
     pieces = np.zeros(longest, np.int32)
     pieces[: len(laid)] = [batch.used for batch in laid]
     active = np.asarray(len(steps), np.int32)
-    slots = tuple(batch.indices for batch in sampled)
-    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), slots)
+    return Dispatch(steps.start, Steps(batches, placement.copied(pieces), placement.copied(active)), tuple(sampled))
 
 
 def _present(batch: SampledBatch, data: Split) -> SampledBatch:

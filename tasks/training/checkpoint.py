@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import jax
 import numpy as np
 
+from dp_core.audit.step_log import StepLog
 from tasks.runtime.home import read_json, whole_directory, write_json
 from tasks.training.finished import CurvePoint
+
+
+class Mark(TypedDict):
+    """A state of the run: the number of steps so far, and the digest of the state."""
+
+    step: int
+    state: str
 
 
 @dataclasses.dataclass
@@ -29,6 +38,9 @@ class Progress:
       seconds: The time spent, over all attempts.
       recent_losses: The training losses since the last evaluation.
       curve: The losses at each evaluation.
+      log: What the device reported of each step, against what was sampled.
+      attempts: The state that each attempt began with: the first, and one for each interruption.
+      saves: The states that were saved in checkpoints.
     """
 
     steps: int = 0
@@ -39,6 +51,17 @@ class Progress:
     seconds: float = 0.0
     recent_losses: list[float] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+    log: StepLog = dataclasses.field(default_factory=StepLog)
+    attempts: list[Mark] = dataclasses.field(default_factory=list)
+    saves: list[Mark] = dataclasses.field(default_factory=list)
+
+
+def digest(state: Any) -> str:
+    """Returns a hash of all arrays of a state."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for leaf in jax.tree.leaves(state):
+        hashed.update(np.ascontiguousarray(leaf).tobytes())
+    return hashed.hexdigest()
 
 
 class Checkpoint:
@@ -58,6 +81,7 @@ class Checkpoint:
     def save(self, state: Any, progress: Progress, *, write: bool = True) -> None:
         """Saves a state. If several processes train together, only one of them must ``write``."""
         self._last = time.monotonic()
+        progress.saves.append({"step": progress.steps, "state": digest(state)})
         if not write:
             return
         earlier = self._saved()
@@ -79,6 +103,7 @@ class Checkpoint:
             stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
         progress = Progress(**read_json(saved[-1] / "progress.json"))
         progress.participations = np.asarray(progress.participations, np.int64)
+        progress.log = StepLog(**cast(dict[str, Any], progress.log))
         return jax.tree.unflatten(structure, stored), progress
 
     def discard(self) -> None:

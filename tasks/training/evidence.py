@@ -5,20 +5,26 @@ Evidence is not private. It is for people who may see the training data, and sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from dp_core.audit.probe import Compiled, Probe, probe_step
+from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_checks import count_watched, watched_stride
+from dp_core.audit.step_log import expected_rows
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.sampling import SampledBatch
+from dp_core.training.step import Hyperparameters, TrainState
 from tasks.training.canaries import attacks
-from tasks.training.checkpoint import Progress
+from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
-PROBED_EXAMPLES = 8
+PROBED_EXAMPLES = 64
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
@@ -30,18 +36,38 @@ def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
     progress.batch_sizes.append(len(sampled))
 
 
+def log_step(run: TrialRun, progress: Progress, sampled: SampledBatch, reported: Sequence[int]) -> None:
+    """Compares the step's report from the device (its counter, rows and checksum) with the batch that was sampled."""
+    microbatches = make_microbatches(run.sampler.microbatch_size)
+    expected = expected_rows(
+        sampled,
+        run.row_hashes,
+        present=run.data.trained_on.present(sampled.indices),
+        largest_group=microbatches.largest if microbatches else None,
+    )
+    number, rows, checksum = reported
+    progress.log.add((number, rows, checksum), expected)
+
+
 def gather_evidence(
-    run: TrialRun, progress: Progress, released: Any, l2_clip_norm: float, *, diverged: bool
+    run: TrialRun,
+    progress: Progress,
+    state: TrainState,
+    released: Any,
+    recordings: Sequence[Recording],
+    *,
+    diverged: bool,
 ) -> Evidence:
-    """Collects the counts of the sampler, and measures the compiled step and the canaries.
+    """Collects what was counted during the run, and measures the compiled step and the canaries.
 
     A run that diverged releases nothing, so there is nothing to probe or attack.
 
     Args:
       run: The run.
       progress: Its counts.
+      state: The state after the last step.
       released: The model's parameters after the last step.
-      l2_clip_norm: The clip norm after the last step.
+      recordings: The dispatches to replay.
       diverged: Whether the run diverged.
     """
     data, probed = run.data, run.method.private and not diverged
@@ -49,7 +75,13 @@ def gather_evidence(
     return {
         "batch_sizes": progress.batch_sizes,
         "participations": progress.participations.tolist(),
-        "probe": _probe(run, released, l2_clip_norm).to_json() if probed else None,
+        "log": progress.log.to_json(),
+        "device_steps": int(state.step),
+        "attempts": progress.attempts,
+        "saves": progress.saves,
+        "initial_state": digest(run.placement.whole(run.trainer.init(run.initial_params, run.hyperparameters))),
+        "replays": [_replay(run, recording)._asdict() for recording in recordings] if probed else None,
+        "probe": _probe(run, released, float(state.l2_clip_norm)).to_json() if probed else None,
         "canaries": _canary_evidence(run, released) if probed else None,
         # From the array that batches were read from, not from the draw that should be in it.
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
@@ -61,11 +93,15 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     examples = run.data.examples
     rows = np.random.default_rng(0).choice(len(examples), min(PROBED_EXAMPLES, len(examples)), replace=False)
     compiled = Compiled(run.method, run.batches.shape, run.batches.steps_per_dispatch)
-    hyperparameters = run.hyperparameters._replace(l2_clip_norm=l2_clip_norm)
+    hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
     with first_alone(run.method, "probe", run.batches):
-        return probe_step(compiled, params, hyperparameters, key, examples.take(np.sort(rows)))
+        return probe_step(compiled, params, hyperparameters, key, examples.take(np.sort(rows)), seed=run.trial.seed)
+
+
+def _replay(run: TrialRun, recording: Recording) -> Replay:
+    return replay(recording, run.trainer, run.placement, run.randomness.noise_key, run.hyperparameters)
 
 
 def _canary_evidence(run: TrialRun, released: Any) -> CanaryEvidence | None:

@@ -89,6 +89,12 @@ class Evidence(TypedDict):
     Attributes:
       batch_sizes: The size of each batch.
       participations: For each watched example the number of batches that it was in.
+      log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
+      device_steps: The step counter of the last state.
+      attempts: The number of steps and the digest of the state that each attempt at the run began with.
+      saves: The same of each checkpoint.
+      initial_state: The digest of the state before the first step, computed again after the run.
+      replays: ``Replay`` of some of the training's dispatches; None without DP-SGD and for a run that diverged.
       probe: ``Probe.to_json()`` of the compiled step; None without DP-SGD and for a run that diverged.
       canaries: The attacks' scores, if the trial had canaries and did not diverge.
       label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
@@ -96,6 +102,12 @@ class Evidence(TypedDict):
 
     batch_sizes: list[int]
     participations: list[int]
+    log: dict[str, Any]
+    device_steps: int
+    attempts: list[Any]
+    saves: list[Any]
+    initial_state: str
+    replays: list[dict[str, Any]] | None
     probe: dict[str, Any] | None
     canaries: CanaryEvidence | None
     label_transitions: list[list[int]] | None

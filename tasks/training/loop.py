@@ -12,16 +12,18 @@ import jax
 import numpy as np
 
 from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.audit.replay import Recording, own_copy
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.step import TrainState
+from dp_core.training.witness import StepReport
 from tasks.config.loading import Hardware, load_config
 from tasks.data.prepared import Prepared, Split, vocabulary_release
 from tasks.runtime.errors import UserError
 from tasks.runtime.progress import Ticker, say
 from tasks.training.batches import Dispatch
 from tasks.training.checkpoint import Progress
-from tasks.training.evidence import count_batch, gather_evidence
+from tasks.training.evidence import count_batch, gather_evidence, log_step
 from tasks.training.finished import CurvePoint, TrialRecord, write_finished
 from tasks.training.hardware import is_first_process
 from tasks.training.setup import TrialRun, set_up
@@ -67,28 +69,34 @@ def run_trial(
     """
     hardware = hardware or load_config().hardware
     run, state, progress = set_up(trial, prepared, hardware, checkpoint_seconds=checkpoint_seconds)
-    state, refused = _train(run, state, progress, stop_after=stop_after, should_stop=should_stop)
+    recordings: list[Recording] = []
+    state, refused = _train(run, state, progress, recordings, stop_after=stop_after, should_stop=should_stop)
     if refused is None and progress.steps < run.steps:
         return  # interrupted by stop_after: the checkpoint has everything
     if refused is not None:
         _blame_the_data(run, refused)
         say(f"{trial.label()}: diverged, step {refused:,} has no finite gradients")
         progress.curve.append({"step": refused, "train_loss": None, "validation_loss": None})
-    _finish(run, state, progress)
+    _finish(run, state, progress, recordings)
 
 
 def _train(
     run: TrialRun,
     state: TrainState,
     progress: Progress,
+    recordings: list[Recording],
     *,
     stop_after: int | None,
     should_stop: Callable[[], bool],
 ) -> tuple[TrainState, int | None]:
-    """Runs the steps that are left; returns the last state and the number of the step that was refused, if one was."""
+    """Runs the steps that are left; returns the last state and the number of the step that was refused, if one was.
+
+    The dispatches that the audit replays are appended to ``recordings``.
+    """
     last = run.steps if stop_after is None else min(stop_after, run.steps)
     ticker = Ticker(run.trial.label(), run.steps, "steps")
-    in_flight: deque[tuple[Dispatch, jax.Array]] = deque()
+    in_flight: deque[tuple[Dispatch, StepReport]] = deque()
+    recorded = run.recorded_dispatches(progress.steps, last)
     start = time.monotonic() - progress.seconds
     refused = None
     try:
@@ -96,10 +104,13 @@ def _train(
         for dispatch in run.dispatches(progress.steps, last):
             if should_stop():
                 raise Stopped(run.trial.label())
+            before = own_copy(run.placement, state) if dispatch.first in recorded else None
             # For each step: per-example gradients, clip, sum, add noise, divide by the expected batch size, update.
             with first_alone(run.method, "run", run.batches):
-                state, losses = run.trainer.run(state, dispatch.steps, run.randomness.noise_key, run.hyperparameters)
-            in_flight.append((dispatch, losses))
+                state, reports = run.trainer.run(state, dispatch.steps, run.randomness.noise_key, run.hyperparameters)
+            in_flight.append((dispatch, reports))
+            if before is not None:
+                recordings.append(Recording(dispatch.first, dispatch.steps, before, own_copy(run.placement, state)))
 
             reached = dispatch.first + len(dispatch.sampled)
             evaluate_now = reached in run.evaluation_steps
@@ -126,14 +137,15 @@ def _checkpoint_is_due(run: TrialRun, reached: int) -> bool:
     return reached in run.evaluation_steps if jax.process_count() > 1 else run.checkpoint.is_due()
 
 
-def _count_steps(run: TrialRun, progress: Progress, dispatch: Dispatch, losses: jax.Array) -> None:
+def _count_steps(run: TrialRun, progress: Progress, dispatch: Dispatch, reports: StepReport) -> None:
     """Waits for a dispatch and adds its steps to the progress. Raises ``StepRefused`` at a step that was refused."""
-    seen = [float(loss) for loss in np.asarray(losses)[: len(dispatch.sampled)]]
-    for loss, sampled in zip(seen, dispatch.sampled, strict=True):
+    columns = [np.asarray(column)[: len(dispatch.sampled)].tolist() for column in reports]
+    for sampled, loss, *reported in zip(dispatch.sampled, *columns, strict=True):
         if run.method.private and math.isnan(loss):
             raise StepRefused(progress.steps)
         progress.steps += 1
-        count_batch(progress, sampled, run.sampler.examples)
+        count_batch(progress, sampled.indices, run.sampler.examples)
+        log_step(run, progress, sampled, reported)
         progress.recent_losses.append(loss)
 
 
@@ -171,12 +183,12 @@ def _evaluate(run: TrialRun, state: TrainState, split: Split) -> float:
     return OBJECTIVES[run.trial.task].reported_loss(np.concatenate(logits), np.asarray(split.labels))
 
 
-def _finish(run: TrialRun, state: TrainState, progress: Progress) -> None:
+def _finish(run: TrialRun, state: TrainState, progress: Progress, recordings: list[Recording]) -> None:
     """Evaluates the model on the test split, measures the step that trained it, and writes the trial's folder."""
     test_loss = _evaluate(run, state, run.prepared.split("test", run.trial.task))
     diverged = progress.steps < run.steps or not math.isfinite(test_loss)
     released = jax.tree.map(np.asarray, run.trainer.release(state))
-    evidence = gather_evidence(run, progress, released, float(state.l2_clip_norm), diverged=diverged)
+    evidence = gather_evidence(run, progress, state, released, recordings, diverged=diverged)
     record = _record(run, state, progress, None if diverged else _finite(test_loss))
     if is_first_process():
         write_finished(run.trial, record, evidence, released)

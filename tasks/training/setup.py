@@ -10,6 +10,7 @@ import numpy as np
 
 from dp_core.accounting.mechanism import ALONE, proven_sensitivity
 from dp_core.accounting.noise_split import split_noise
+from dp_core.audit.step_log import row_hashes
 from dp_core.clipping.factors import clip_factor
 from dp_core.clipping.layers import initial_parameters
 from dp_core.models.mlp import AdModel
@@ -24,7 +25,7 @@ from tasks.runtime.memory import keep_freed_memory
 from tasks.runtime.progress import say
 from tasks.training.batches import Dispatch, read_dispatches, spans
 from tasks.training.canaries import Canaries, CanaryTokens, canary_tokens, make_canaries, with_canaries
-from tasks.training.checkpoint import Checkpoint, Progress
+from tasks.training.checkpoint import Checkpoint, Progress, digest
 from tasks.training.hardware import BatchPlan, choose_placement, plan_batches, use_compilation_cache
 from tasks.training.noisy_labels import NoisyLabels, draw_labels
 from tasks.training.randomness import Randomness
@@ -56,6 +57,7 @@ class TrialRun:
       steps: The number of steps of the whole run.
       initial_params: The model's parameters before the first step.
       batches: How batches are cut to fit the device.
+      row_hashes: The hash of every row that batches are read from, for the audit.
     """
 
     trial: Trial
@@ -69,6 +71,7 @@ class TrialRun:
     hyperparameters: Hyperparameters
     initial_params: Any
     batches: BatchPlan
+    row_hashes: np.ndarray
     randomness: Randomness
     checkpoint: Checkpoint
 
@@ -87,6 +90,14 @@ class TrialRun:
         shape, longest = self.batches
         ranges = spans(first, last, self.evaluation_steps, longest)
         return read_dispatches(self.data.trained_on, self.sampler, shape, self.placement, ranges, longest)
+
+    def recorded_dispatches(self, first: int, last: int) -> frozenset[int]:
+        """The first steps of the dispatches that the audit replays: one chosen at random, and the last."""
+        if not self.method.private:
+            return frozenset()
+        starts = [start for start, _ in spans(first, last, self.evaluation_steps, self.batches.steps_per_dispatch)]
+        chosen = np.random.default_rng(int(self.trial.key, 16)).choice(starts, 1).tolist() if starts else []
+        return frozenset([*chosen, *starts[-1:]])
 
 
 def set_up(
@@ -116,6 +127,7 @@ def set_up(
     if progress.steps:
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
+    progress.attempts.append({"step": progress.steps, "state": digest(placement.whole(state))})
     _draw_once(progress, trial, randomness)
     entropy = progress.sampling_entropy or randomness.sampling_entropy
 
@@ -129,10 +141,11 @@ def set_up(
         entropy=entropy,
         microbatch_size=trial.microbatch_size,
     )
+    data = _training_data(trial, examples, tokens, progress, entropy)
     run = TrialRun(
         trial=trial,
         prepared=prepared,
-        data=_training_data(trial, examples, tokens, progress, entropy),
+        data=data,
         validation=prepared.split("validation", trial.task),
         steps=steps,
         sampler=sampler,
@@ -141,6 +154,7 @@ def set_up(
         hyperparameters=hyperparameters,
         initial_params=params,
         batches=plan_batches(hardware, method.model, params, prepared, sampler, placement),
+        row_hashes=row_hashes(data.trained_on.integers, data.trained_on.categoricals, data.trained_on.labels),
         randomness=randomness,
         checkpoint=checkpoint,
     )

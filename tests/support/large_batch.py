@@ -40,11 +40,11 @@ def main(batch_size: int, limit: int) -> None:
     steps = Steps(jax.tree.map(lambda leaf: leaf[None], batch), np.array([shape.pieces], np.int32), np.int32(1))
     began = time.monotonic()
     for _ in range(2):
-        state, losses = trainer.run(state, steps, jax.random.key(0), hyper)
+        state, reports = trainer.run(state, steps, jax.random.key(0), hyper)
     result = {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "steps": int(state.step),
-        "loss": float(losses[0]),
+        "loss": float(reports.loss[0]),
         "physical_batches": shape.pieces,
         "seconds": time.monotonic() - began,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,

@@ -143,12 +143,12 @@ def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
     drawn = {name: count * (before[name] - after) for name, after in released(only_noise).items()}
 
     asked.clear()
-    state, losses = run(whole, STEPS)
+    state, reports = run(whole, STEPS)
     saved = place.whole(state)
     restored = place.put(saved)
     return {
         "params": as_lists(released(state)),
-        "losses": np.asarray(losses).tolist(),
+        "losses": np.asarray(reports.loss).tolist(),
         "step": int(state.step),
         "l2_clip_norm": float(state.l2_clip_norm),
         "not_finite": int(state.not_finite),

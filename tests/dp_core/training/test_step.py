@@ -46,8 +46,8 @@ def run(
     if name not in _PROGRAMS:
         lowered = trainer.run.lower(*arguments)  # type: ignore[attr-defined]
         _PROGRAMS[name] = lowered.compile(compiler_options=QUICKLY)
-    state, losses = _PROGRAMS[name](*arguments)
-    return state, np.asarray(losses)
+    state, reports = _PROGRAMS[name](*arguments)
+    return state, np.asarray(reports.loss)
 
 
 def start(trainer: Trainer, params: Any, hyper: Hyperparameters) -> TrainState:

@@ -7,28 +7,27 @@ did, which is right by every number in it.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
-import dp_core.training.step
-import dp_core.training.updates
 import tasks.training.loop
 import tasks.training.setup
 from dp_core.accounting.mechanism import MechanismRecord
-from dp_core.clipping.one_pass import add_clipped_gradients
 from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler, steps_for_epochs
-from dp_core.training.noise import add_gaussian
-from dp_core.training.step import Hyperparameters, as_traced, make_trainer
+from dp_core.training.step import Hyperparameters, as_traced
+from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
 from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
+from tests.support.bugs import BUGS
+from tests.support.planted import forget_programs, plant
 from tests.support.trials import make_prepared, make_trial
 
 CLIP_NORM = 0.25
@@ -46,9 +45,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Patches that do not leak into the compiled trainers of other tests."""
-    make_trainer.cache_clear()
+    forget_programs()
     yield monkeypatch
-    make_trainer.cache_clear()
+    forget_programs()
 
 
 def private_trial(prepared: Prepared, **changes: Any) -> Trial:
@@ -67,8 +66,9 @@ def private_trial(prepared: Prepared, **changes: Any) -> Trial:
     return make_trial(prepared, **{"noise_multiplier": noise_multiplier, "target_delta": 1 / places, **values})
 
 
-def audited(trial: Trial, prepared: Prepared) -> dict[str, Any]:
-    run_trial(trial, prepared)
+def audited(trial: Trial, prepared: Prepared, **hardware: Any) -> dict[str, Any]:
+    shutil.rmtree(trial.folder, ignore_errors=True)
+    run_trial(trial, prepared, hardware=Hardware(**hardware))
     result, _ = judge(trial, read_json(trial.folder / "record.json"), read_json(trial.folder / "evidence.json"))
     return result
 
@@ -101,40 +101,12 @@ def test_the_correct_trainer_passes(prepared: Prepared, changes: dict[str, Any])
     assert (result["attack"] is not None) == ("canaries" in changes)
 
 
-def test_noise_without_the_factor_c(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    def unscaled(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
-        return add_gaussian(key, values, standard_deviation / CLIP_NORM)
-
-    planted.setattr(dp_core.training.updates, "add_gaussian", unscaled)
-    assert "the noise has a standard deviation of" in findings(audited(private_trial(prepared, seed=11), prepared))
-
-
-def test_noise_at_half_scale(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    def halved(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
-        return add_gaussian(key, values, standard_deviation / 2)
-
-    planted.setattr(dp_core.training.updates, "add_gaussian", halved)
-    assert "the noise has a standard deviation of" in findings(audited(private_trial(prepared, seed=12), prepared))
-
-
-def test_the_same_noise_at_every_step(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    """It has the right scale, but anyone who sees two steps can subtract it."""
-
-    def repeated(key: jax.Array, values: Any, standard_deviation: jax.Array) -> Any:
-        return add_gaussian(jax.random.key(0), values, standard_deviation)
-
-    planted.setattr(dp_core.training.updates, "add_gaussian", repeated)
-    assert "correlation of 1" in findings(audited(private_trial(prepared, seed=13), prepared))
-
-
-def test_clipping_that_is_off(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
-    def unclipped(*arguments: Any, l2_clip_norm: Any, **options: Any) -> Any:
-        return add_clipped_gradients(*arguments, l2_clip_norm=1e6 * l2_clip_norm, **options)
-
-    planted.setattr(dp_core.training.step, "add_clipped_gradients", unclipped)
-    found = findings(audited(private_trial(prepared, seed=14), prepared))
-    assert "an example contributed" in found
-    assert "differs from the oracle's" in found
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(prepared: Prepared, planted: pytest.MonkeyPatch, name: str) -> None:
+    bug = BUGS[name]
+    plant(planted, bug.where, bug.old, bug.new)
+    trial = private_trial(prepared, seed=30, **bug.changes)
+    assert bug.says in findings(audited(trial, prepared, physical_batch_size=bug.physical_batch_size))
 
 
 def test_shuffled_batches_that_are_recorded_as_poisson(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:

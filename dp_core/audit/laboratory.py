@@ -1,0 +1,275 @@
+"""The probe's laboratory: runs the compiled program and the step oracle on the same batches, and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dp_core.audit.noise_checks import NoiseTest, noise_tests
+from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
+from dp_core.audit.step_oracle import (
+    GRADIENT_ROUNDING,
+    Fill,
+    OracleState,
+    OracleStep,
+    clipped_weights,
+    excess,
+    optimizer_oracle,
+    per_example_gradients,
+    take_step,
+)
+from dp_core.clipping.factors import clip_factor
+from dp_core.training.method import Method
+from dp_core.training.noise import add_gaussian
+from dp_core.training.physical_batches import PhysicalShape
+from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_trainer
+
+# How far the parameters move in a run, in L2 norm with examples and per coordinate without.
+_MOVE, _MOVE_BY_NOISE = 0.05, 0.01
+# Minimum number of noise draws to test, and the most steps to draw them in.
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 50_000, 256
+
+
+class Compiled(NamedTuple):
+    """Identifies a compiled program: a method's step in dispatches of a given shape.
+
+    Attributes:
+        method: The method that trained.
+        shape: The physical batches of one step.
+        steps: Number of steps in a dispatch.
+    """
+
+    method: Method
+    shape: PhysicalShape
+    steps: int
+
+
+class Comparison(NamedTuple):
+    """A run of the probe against the oracle.
+
+    Attributes:
+        run: "sparse", "full", "noise" or "whole".
+        excess: Largest deviation of a coordinate of the parameters or the optimiser's state, divided by what rounding
+            explains. Above 1 the program is not the oracle.
+        parameter: The parameter that it is in.
+        scale: The program's movement as a multiple of the oracle's, by least squares.
+        residual: What is left of the movement after scaling, relative to it.
+        clip_norm: The clip norm after the run, as a multiple of the oracle's.
+        steps: Number of steps.
+        examples: Number of rows with examples, over all steps.
+    """
+
+    run: str
+    excess: float
+    parameter: str
+    scale: float
+    residual: float
+    clip_norm: float
+    steps: int
+    examples: int
+
+
+class Laboratory:
+    """Runs the compiled program and the oracle on the same batches."""
+
+    def __init__(self, compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array) -> None:
+        self.compiled, self.method, self.key = compiled, compiled.method, key
+        self.hyper, self.params = hyper, params
+        self.trainer = make_trainer(compiled.method)
+        self.padded = jax.tree.map(np.asarray, self.method.placement.pad_tables(params))
+        self.optimizer = optimizer_oracle(self.method, self.padded)
+        paths = jax.tree_util.tree_flatten_with_path(self.padded)[0]
+        self.names = ["/".join(part.key for part in path) for path, _ in paths]
+        self.ends = np.cumsum([leaf.size for _, leaf in paths])
+        self.last_median = 0.0
+        self._noise: dict[int, np.ndarray] = {}
+
+    def compare(
+        self, data: tuple[np.ndarray, ...], rng: np.random.Generator, *, stretch: float = 30.0
+    ) -> list[Comparison]:
+        """Returns the four comparisons, on examples and rows chosen by ``rng``."""
+        examples = probe_examples(data, self.method.task, rng, stretch=stretch)
+        gradients = per_example_gradients(self.method, self.params, examples)
+        norms = np.linalg.norm(gradients, axis=1)
+        # The step refuses examples whose gradients may overflow when they are squared in float32.
+        usable = np.flatnonzero(np.isfinite(norms) & (norms < 1e8))
+        examples = Examples(*(part[usable] for part in examples))
+        norms = norms[usable]
+        clip_norm, clippable = float(self.hyper.l2_clip_norm), norms[norms > 1e-15]
+        # Subnormal gradients cannot be clipped in float32, and need not be.
+        self.last_median = float(np.median(clippable)) if len(clippable) else 0.0
+        half = 0.5 * self.last_median or clip_norm
+        shape, size = self.compiled.shape, self.method.microbatch_size
+        most = min(2, self.compiled.steps)
+        # At the very end of the schedule float32 knows the rate to a few digits only.
+        late = int(0.9 * float(self.hyper.total_steps))
+        quiet = self.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)
+        count = len(norms)
+        return [
+            self._run(
+                "sparse", examples, [sparse(shape, size, count, rng) for _ in range(most)], quiet, half, late // 2
+            ),
+            self._run("full", examples, [full(shape, size, count, rng)], quiet, clip_norm, late // 3),
+            self._run("noise", examples, [empty(shape, size)] * most, self.hyper, clip_norm, 0),
+            self._run(
+                "whole",
+                examples,
+                [full(shape, size, count, rng, share=share) for share in (1.0, 0.5)][-most:],
+                self.hyper,
+                clip_norm,
+                late,
+            ),
+        ]
+
+    def _run(
+        self, name: str, examples: Examples, fills: Sequence[Fill], hyper: Hyperparameters, clip_norm: float, step: int
+    ) -> Comparison:
+        """Runs one dispatch and the oracle's steps, and compares their ends."""
+        hyper = self._with_rate(hyper._replace(l2_clip_norm=clip_norm), examples, fills, step)
+        traced = as_traced(hyper)
+        state = self.trainer.init(self.params, traced)
+        state = state._replace(step=self.method.placement.copied(np.asarray(step, np.int32)))
+        steps = to_steps(self.compiled.method, self.compiled.shape, self.compiled.steps, examples, fills)
+        after, _ = self.trainer.run(state, steps, self.key, traced)
+        oracle = self._start(clip_norm, step)
+        start = oracle.params[1]
+        for fill in fills:
+            oracle = take_step(self.optimizer, oracle, self._oracle_step(oracle, examples, fill, traced))
+        return self._compared(name, self.method.placement.whole(after), start, oracle, fills)
+
+    def _with_rate(
+        self, hyper: Hyperparameters, examples: Examples, fills: Sequence[Fill], step: int
+    ) -> Hyperparameters:
+        """Returns the numbers with a rate that moves the parameters visibly and not far."""
+        count = float(hyper.expected_batch_size) / self.method.microbatch_size
+        one = self._oracle_step(self._start(float(hyper.l2_clip_norm), step), examples, fills[0], hyper)
+        mean = (one.clipped_sum + one.noise) / count
+        moments = np.full((len(self.optimizer.initial), self.ends[-1]), 0.0)
+        moments += np.array(self.optimizer.initial).reshape(-1, 1)
+        _, direction = self.optimizer.update(moments, mean, _flat(self.padded), 1)
+        by_noise = not any(np.any(fill.examples >= 0) for fill in fills)
+        size = np.sqrt(np.mean(direction**2)) if by_noise else np.linalg.norm(direction)
+        wanted = (_MOVE_BY_NOISE if by_noise else _MOVE) / max(float(size), 1e-30)
+        decay = 0.5 * (1 + np.cos(np.pi * step / float(hyper.total_steps)))
+        return hyper._replace(learning_rate=min(wanted / max(decay, 1e-12), 1e30))
+
+    def _start(self, clip_norm: float, step: int) -> OracleState:
+        flat, initial = _flat(self.padded), np.array(self.optimizer.initial).reshape(-1, 1)
+        moments = np.tile(initial, (1, len(flat)))
+        return OracleState(np.stack([flat] * 3), np.stack([moments] * 3), float(np.float32(clip_norm)), step)
+
+    def _oracle_step(self, state: OracleState, examples: Examples, fill: Fill, hyper: Hyperparameters) -> OracleStep:
+        method = self.method
+        expected_count = float(hyper.expected_batch_size) / method.microbatch_size
+        clipped_sum = rounding = np.zeros(self.ends[-1])
+        too_long = 0
+        if np.any(fill.examples >= 0):
+            params = self._tree(state.params[1].astype(np.float32))
+            trimmed = method.placement.trim_tables(params, method.model.vocabulary_sizes)
+            gradients = self._padded_gradients(trimmed, examples)
+            weights, too_long = clipped_weights(
+                fill,
+                gradients,
+                l2_clip_norm=state.l2_clip_norm,
+                clipping=method.clipping,
+                microbatch_size=method.microbatch_size,
+            )
+            clipped_sum, rounding = weights @ gradients, GRADIENT_ROUNDING * (np.abs(weights) @ np.abs(gradients))
+        noise_multiplier, clip_norm = float(hyper.noise_multiplier), state.l2_clip_norm
+        noise = np.zeros(self.ends[-1])
+        if noise_multiplier > 0:
+            noise = noise_multiplier * float(hyper.sensitivity) * clip_norm * self.noise(state.step)
+        if clip_factor(method.clipping).adaptive:
+            noisy_count = too_long + float(hyper.count_noise_multiplier) * self._count_noise(state.step)
+            # Andrew et al. (2021): C · exp(-0.2 · (share within C - quantile)).
+            clip_norm *= float(np.exp(-0.2 * (1 - noisy_count / expected_count - float(hyper.clip_quantile))))
+        decay = 0.5 * (1 + np.cos(np.pi * state.step / float(hyper.total_steps)))
+        rate = float(hyper.learning_rate) * decay
+        return OracleStep(clipped_sum, rounding, noise, expected_count, rate, clip_norm)
+
+    def _padded_gradients(self, params: Any, examples: Examples) -> np.ndarray:
+        gradients = per_example_gradients(self.method, params, examples)
+        if gradients.shape[1] == self.ends[-1]:
+            return gradients
+        leaves, structure = jax.tree.flatten(params)
+        ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+        rows = []
+        for gradient in gradients:
+            parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(gradient, ends), leaves, strict=True)]
+            rows.append(_flat(self.method.placement.pad_tables(jax.tree.unflatten(structure, parts))))
+        return np.stack(rows)
+
+    def noise(self, step: int) -> np.ndarray:
+        """Returns the noise of a step in standard deviations, as drawn from the step's key outside of the program."""
+        if step not in self._noise:
+            key = jax.random.fold_in(jax.random.fold_in(self.key, step), 0)
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
+            self._noise[step] = _flat(_draw(key, zeros))
+        return self._noise[step]
+
+    def noise_by_name(self) -> dict[str, np.ndarray]:
+        """Returns the noise of several steps by the name of the parameter, each of shape (steps, coordinates)."""
+        steps = int(np.clip(-(-_NOISE_DRAWS // self.ends[-1]), 3, _MOST_NOISY_STEPS))
+        keys = [jax.random.fold_in(jax.random.fold_in(self.key, step), 0) for step in range(steps)]
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
+        drawn = [jax.tree.leaves(_draw(key, zeros)) for key in keys]
+        return {
+            name: np.stack([np.asarray(step[number]).ravel() for step in drawn])
+            for number, name in enumerate(self.names)
+        }
+
+    def _count_noise(self, step: int) -> float:
+        key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
+        return float(jax.random.normal(key))
+
+    def count_noise_tests(self) -> list[NoiseTest]:
+        """Tests the noise on the count of an adaptive clip norm, as drawn for many steps."""
+        keys = jax.vmap(lambda step: jax.random.fold_in(jax.random.fold_in(self.key, step), 1))(jnp.arange(4096))
+        draws = np.asarray(jax.vmap(jax.random.normal)(keys))
+        return [test._replace(what=f"on the count {test.what}") for test in noise_tests({"the count": draws[None, :]})]
+
+    def _tree(self, flat: np.ndarray) -> Any:
+        leaves, structure = jax.tree.flatten(self.padded)
+        parts = np.split(flat, self.ends[:-1])
+        return jax.tree.unflatten(
+            structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        )
+
+    def _compared(
+        self, name: str, after: TrainState, start: np.ndarray, oracle: OracleState, fills: Sequence[Fill]
+    ) -> Comparison:
+        found = _flat(after.params)
+        moved, moved_here = oracle.params[1] - start, found - start
+        ratios = excess(found, oracle.params, np.abs(moved))
+        arrays = [leaf for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
+        if len(self.optimizer.initial):
+            moments = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in arrays]) if arrays else found[:0]
+            moments = moments.reshape(len(self.optimizer.initial), -1)
+            for number, values in enumerate(moments):
+                expected = oracle.moments[:, number]
+                ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
+        worst = int(np.argmax(ratios))
+        length = float(np.linalg.norm(moved))
+        scale = float(moved_here @ moved) / length**2 if length > 0 else 1.0
+        rest = float(np.linalg.norm(moved_here - scale * moved))
+        return Comparison(
+            run=name,
+            excess=float(ratios[worst]),
+            parameter=self.names[int(np.searchsorted(self.ends, worst, side="right"))],
+            scale=scale,
+            residual=rest / length if length > 0 else 0.0,
+            clip_norm=float(after.l2_clip_norm) / oracle.l2_clip_norm,
+            steps=len(fills),
+            examples=int(sum(np.sum(fill.examples >= 0) for fill in fills)),
+        )
+
+
+_draw = jax.jit(lambda key, zeros: add_gaussian(key, zeros, jnp.float32(1.0)))
+
+
+def _flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])

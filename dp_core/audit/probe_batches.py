@@ -1,0 +1,139 @@
+"""Batches of the probe: a few distinct examples, put into the rows of physical batches.
+
+They are laid out here and not by the code that lays out training batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dp_core.audit.step_oracle import Fill
+from dp_core.clipping.microbatches import make_microbatches
+from dp_core.clipping.signals import Batch
+from dp_core.training.method import Method
+from dp_core.training.physical_batches import PhysicalShape
+from dp_core.training.step import Steps
+
+# Training examples in a probe, and examples that are made of them to have long gradients.
+TAKEN, MADE = 6, 4
+_LARGE_COUNT = 50.0
+
+
+class Examples(NamedTuple):
+    """Distinct examples, one row each."""
+
+    integers: np.ndarray
+    categoricals: np.ndarray
+    labels: np.ndarray
+
+
+def probe_examples(data: tuple[np.ndarray, ...], task: str, rng: np.random.Generator, *, stretch: float) -> Examples:
+    """Returns some of the given examples, and more with long gradients.
+
+    The latter have the opposite label, or a large count, and the features of some are multiplied by ``stretch``. A
+    model that has saturated still has gradients there.
+    """
+    integers, categoricals, labels = (np.asarray(part) for part in data)
+    taken = rng.choice(len(labels), min(TAKEN, len(labels)), replace=False)
+    made = rng.choice(len(labels), MADE)
+    others = (
+        np.where(labels[made] > 0, 0.0, 1.0)
+        if np.max(labels) <= 1 and task != "pconvs"
+        else labels[made] + _LARGE_COUNT
+    )
+    stretched = integers[made] * np.where(np.arange(MADE) % 2, stretch, 1.0)[:, None]
+    return Examples(
+        np.concatenate([integers[taken], stretched]).astype(np.float32),
+        np.concatenate([categoricals[taken], categoricals[made]]),
+        np.concatenate([labels[taken], others]).astype(np.float32),
+    )
+
+
+def empty(shape: PhysicalShape, microbatch_size: int) -> Fill:
+    """Returns a batch without examples."""
+    examples = np.full(shape, -1)
+    return Fill(examples, None if microbatch_size == 1 else np.tile(np.arange(shape.rows), (shape.pieces, 1)))
+
+
+def full(
+    shape: PhysicalShape, microbatch_size: int, examples: int, rng: np.random.Generator, *, share: float = 1.0
+) -> Fill:
+    """Returns a batch with an example in every row of the first ``share`` of the pieces and rows.
+
+    With microbatches, groups of every size up to the largest follow each other.
+    """
+    rows = rng.integers(examples, size=shape)
+    if shape.pieces > 1:
+        rows[max(1, round(share * shape.pieces)) :] = -1
+    else:
+        rows[:, max(1, round(share * shape.rows)) :] = -1
+    return _grouped(Fill(rows, None), microbatch_size, rng)
+
+
+def sparse(shape: PhysicalShape, microbatch_size: int, examples: int, rng: np.random.Generator) -> Fill:
+    """Returns a batch with a few examples: in the first and last row of every piece, and in random rows.
+
+    With microbatches they are runs of rows, so that groups have several members.
+    """
+    rows = np.full(shape, -1)
+    for piece in range(shape.pieces):
+        for _ in range(3):
+            start, length = rng.integers(shape.rows), 1 if microbatch_size == 1 else 1 + rng.integers(microbatch_size)
+            rows[piece, start : start + length] = rng.integers(examples)
+        rows[piece, [0, -1]] = rng.integers(examples, size=2)
+    return _grouped(Fill(rows, None), microbatch_size, rng)
+
+
+def _grouped(fill: Fill, microbatch_size: int, rng: np.random.Generator) -> Fill:
+    """Puts runs of rows with examples into groups of random sizes."""
+    microbatches = make_microbatches(microbatch_size)
+    if microbatches is None:
+        return fill
+    groups = np.tile(np.arange(fill.examples.shape[1]), (len(fill.examples), 1))
+    for row_examples, own in zip(fill.examples, groups, strict=True):
+        row = 0
+        while row < len(own):
+            end = min(row + int(rng.integers(1, microbatches.largest + 1)), len(own))
+            holes = np.flatnonzero(row_examples[row:end] < 0)
+            end = row + int(holes[0]) if len(holes) else end
+            own[row:end] = row
+            row = max(end, row + 1)
+    return Fill(fill.examples, groups)
+
+
+def to_steps(
+    method: Method, shape: PhysicalShape, dispatch_steps: int, examples: Examples, fills: Sequence[Fill]
+) -> Steps:
+    """Returns a dispatch of the program's own shape, with one step for each of the batches."""
+    placement, whole = method.placement, (dispatch_steps, *shape)
+    numbers, groups = (
+        np.full(whole, -1),
+        np.tile(np.arange(shape.rows, dtype=np.int32), (dispatch_steps, shape.pieces, 1)),
+    )
+    pieces = np.zeros(dispatch_steps, np.int32)
+    for step, fill in enumerate(fills):
+        numbers[step] = fill.examples
+        used = np.flatnonzero(np.any(fill.examples >= 0, axis=1))
+        pieces[step] = used[-1] + 1 if len(used) else 0
+        if fill.groups is not None:
+            groups[step] = fill.groups
+
+    def place(values: np.ndarray) -> Any:
+        return placement.batches(values.shape, lambda index: values[index])
+
+    def rows_of(values: np.ndarray) -> Any:
+        filled = values[np.maximum(numbers, 0)]
+        filled[numbers < 0] = 0
+        return place(filled)
+
+    batches = Batch(
+        integers=rows_of(examples.integers),
+        categoricals=rows_of(examples.categoricals),
+        labels=rows_of(examples.labels),
+        mask=place((numbers >= 0).astype(np.float32)),
+        groups=place(groups) if method.microbatch_size > 1 else None,
+    )
+    return Steps(batches, placement.copied(pieces), placement.copied(np.asarray(len(fills), np.int32)))

@@ -1,0 +1,197 @@
+"""Step oracle: the DP-SGD step written again, slowly and obviously, in NumPy and 64 bits.
+
+It shares nothing with the compiled step but the registered oracles of the clip factor and the optimiser: per-example
+gradients come from ``vmap`` of ``grad``, one example is clipped at a time, and all coordinates lie in one flat array.
+The probe runs the same batches through both and compares parameters, optimiser state and clip norm.
+
+A batch of the probe holds a few distinct examples in any number of rows. The clipped sum over a full batch is then a
+weighted sum of a few gradients, and so is cheap.
+
+The compiled step rounds to float32. The oracle carries an upper bound on what rounding can do to each coordinate of
+the gradient, and follows it through the optimiser by running it at both ends of the interval.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dp_core.clipping.factors import clip_factor
+from dp_core.training.losses import OBJECTIVES
+from dp_core.training.method import Method
+from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
+
+# Rounding of a gradient in float32, relative to the sum of the absolute contributions to a coordinate. Sums over
+# thousands of rows in any order, through several layers, stay far below it.
+GRADIENT_ROUNDING = 3e-4
+# Rounding of the noise, and of the arithmetic of an optimiser, relative to the numbers themselves.
+NOISE_ROUNDING, UPDATE_ROUNDING = 1e-5, 2e-4
+_FLOAT32 = 2.0**-23
+
+
+class Fill(NamedTuple):
+    """The rows of one step's batch.
+
+    Attributes:
+        examples: The number of the example in each row, or -1 for padding; shape (pieces, rows).
+        groups: The index of the first row of each row's group; None without microbatches.
+    """
+
+    examples: np.ndarray
+    groups: np.ndarray | None
+
+
+class OracleState(NamedTuple):
+    """Parameters and moments at the lower end, the middle and the upper end of the rounding interval.
+
+    Attributes:
+        params: Shape (3, coordinates).
+        moments: Shape (3, moments, coordinates).
+        l2_clip_norm: The clip norm of the next step.
+        step: The number of the next step.
+        updates: How many updates the optimiser has seen.
+    """
+
+    params: np.ndarray
+    moments: np.ndarray
+    l2_clip_norm: float
+    step: int
+    updates: int = 0
+
+
+def per_example_gradients(method: Method, params: Any, examples: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Returns each example's gradient, float64 of shape (examples, coordinates)."""
+    gradients = _gradients(method)(params, *examples)
+    return np.concatenate(
+        [np.asarray(leaf, np.float64).reshape(len(examples[-1]), -1) for leaf in jax.tree.leaves(gradients)], axis=1
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _gradients(method: Method) -> Any:
+    example_loss = OBJECTIVES[method.task].example_loss
+
+    def loss(params: Any, integers: jax.Array, categoricals: jax.Array, label: jax.Array) -> jax.Array:
+        logits: Any = method.model.apply({"params": params}, integers[None], categoricals[None])
+        return example_loss(logits, label[None])[0]
+
+    return jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0, 0)))
+
+
+def clipped_weights(
+    fill: Fill, gradients: np.ndarray, *, l2_clip_norm: float, clipping: str, microbatch_size: int
+) -> tuple[np.ndarray, int]:
+    """Returns the weight of each example's gradient in the clipped sum, and how many units are longer than C.
+
+    Args:
+        fill: The batch.
+        gradients: Each distinct example's gradient, of shape (examples, coordinates).
+        l2_clip_norm: The clip norm C.
+        clipping: The name of the clip factor, whose oracle is used.
+        microbatch_size: The nominal size of a group, 1 for none.
+    """
+    inner_products = gradients @ gradients.T
+    weights, too_long = np.zeros(len(gradients)), 0
+    for members in _units(fill):
+        counts = np.bincount(members, minlength=len(gradients)).astype(np.float64)
+        norm = np.sqrt(max(counts @ inner_products @ counts, 0.0)) / microbatch_size
+        factor = float(clip_factor(clipping).oracle(np.array([norm]), l2_clip_norm)[0])
+        weights += factor * counts / microbatch_size
+        too_long += int(norm > l2_clip_norm)
+    return weights, too_long
+
+
+def _units(fill: Fill) -> list[np.ndarray]:
+    """Returns the examples of each clipping unit."""
+    units = []
+    for piece, row_examples in enumerate(fill.examples):
+        if fill.groups is None:
+            units += [row_examples[[row]] for row in np.flatnonzero(row_examples >= 0)]
+        else:
+            groups = fill.groups[piece]
+            for first in np.unique(groups[row_examples >= 0]):
+                units.append(row_examples[(groups == first) & (row_examples >= 0)])
+    return units
+
+
+def optimizer_oracle(method: Method, params: Any) -> OptimizerOracle:
+    """Returns the optimiser's registered oracle, or the optimiser itself in 64 bits if there is none."""
+    if method.optimizer in ORACLES:
+        return ORACLES[method.optimizer](method.momentum)
+    return _itself(method, params)
+
+
+def _itself(method: Method, like: Any) -> OptimizerOracle:
+    """Wraps the optimiser. Its moments are all gradients so far, which it is given again at every step."""
+    optimizer = make_optimizer(method.optimizer, momentum=method.momentum)
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+
+    def tree(flat: np.ndarray) -> Any:
+        parts = np.split(flat, ends)
+        return jax.tree.unflatten(
+            structure, [jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
+        )
+
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        moments = np.concatenate([moments, gradient[None]])
+        with jax.enable_x64(True):
+            state: Any = optimizer.init(tree(params))
+            for past in moments:
+                direction, state = optimizer.update(tree(past), state, tree(params))
+            return moments, np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(direction)])
+
+    return OptimizerOracle((), update)
+
+
+class OracleStep(NamedTuple):
+    """The numbers of one step of the oracle.
+
+    Attributes:
+        clipped_sum: Of shape (coordinates,).
+        rounding: Upper bound on the rounding error of each coordinate of the sum.
+        noise: The noise that is added to the sum.
+        expected_count: What the noisy sum is divided by.
+        learning_rate: The scheduled rate of this step.
+        next_clip_norm: The clip norm of the next step.
+    """
+
+    clipped_sum: np.ndarray
+    rounding: np.ndarray
+    noise: np.ndarray
+    expected_count: float
+    learning_rate: float
+    next_clip_norm: float
+
+
+def take_step(optimizer: OptimizerOracle, state: OracleState, step: OracleStep) -> OracleState:
+    """Returns the state after (clipped sum + noise) / expected count went through the optimiser."""
+    error = step.rounding + NOISE_ROUNDING * np.abs(step.noise)
+    params, moments = [], []
+    for sign, own_params, own_moments in zip((-1, 0, 1), state.params, state.moments, strict=True):
+        gradient = (step.clipped_sum + step.noise + sign * error) / step.expected_count
+        own_moments, direction = optimizer.update(own_moments, gradient, own_params, state.updates + 1)
+        params.append(own_params + step.learning_rate * direction)
+        moments.append(own_moments)
+    return OracleState(np.stack(params), np.stack(moments), step.next_clip_norm, state.step + 1, state.updates + 1)
+
+
+def excess(found: np.ndarray, expected: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    """Returns the deviation of each coordinate from the oracle's, divided by what rounding explains.
+
+    Args:
+        found: The compiled step's numbers.
+        expected: The oracle's at the lower end, in the middle and at the upper end; shape (3, coordinates).
+        moved: How far each coordinate moved in all, which bounds the rounding of the updates.
+    """
+    low, middle, high = expected
+    allowed = np.abs(high - middle) + np.abs(low - middle) + UPDATE_ROUNDING * moved
+    allowed += 8 * _FLOAT32 * np.maximum(np.abs(middle), moved) + 1e-30
+    deviation = np.abs(found - middle)
+    return np.where(np.isfinite(deviation), deviation / allowed, np.inf)
