@@ -136,10 +136,11 @@ class Laboratory:
         steps = to_steps(self.compiled.method, self.compiled.shape, self.compiled.steps, examples, fills)
         after, _ = self.trainer.run(state, steps, self.key, traced)
         oracle = self._start(clip_norm, step)
-        start = oracle.params[1]
+        positions = [oracle.params[1]]
         for fill in fills:
             oracle = take_step(self.optimizer, oracle, self._oracle_step(oracle, examples, fill, traced))
-        return self._compared(name, self.method.placement.whole(after), start, oracle, fills)
+            positions.append(oracle.params[1])
+        return self._compared(name, self.method.placement.whole(after), positions, oracle, fills)
 
     def _with_rate(
         self, hyper: Hyperparameters, examples: Examples, fills: Sequence[Fill], step: int
@@ -239,19 +240,23 @@ class Laboratory:
             structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         )
 
+    def _moments(self, after: TrainState) -> np.ndarray:
+        """Returns the optimiser's moments, of shape (moments, coordinates); NaN if they are not the stated ones."""
+        stated = len(self.optimizer.initial)
+        arrays = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
+        if sum(map(len, arrays)) != stated * self.ends[-1]:
+            return np.full((stated, self.ends[-1]), np.nan)
+        return np.concatenate(arrays).reshape(stated, -1) if arrays else np.zeros((0, self.ends[-1]))
+
     def _compared(
-        self, name: str, after: TrainState, start: np.ndarray, oracle: OracleState, fills: Sequence[Fill]
+        self, name: str, after: TrainState, positions: list[np.ndarray], oracle: OracleState, fills: Sequence[Fill]
     ) -> Comparison:
         found = _flat(after.params)
-        moved, moved_here = oracle.params[1] - start, found - start
-        ratios = excess(found, oracle.params, np.abs(moved))
-        arrays = [leaf for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
-        if len(self.optimizer.initial):
-            moments = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in arrays]) if arrays else found[:0]
-            moments = moments.reshape(len(self.optimizer.initial), -1)
-            for number, values in enumerate(moments):
-                expected = oracle.moments[:, number]
-                ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
+        moved, moved_here = positions[-1] - positions[0], found - positions[0]
+        ratios = excess(found, oracle.params, np.sum(np.abs(np.diff(positions, axis=0)), axis=0))
+        for number, values in enumerate(self._moments(after)):
+            expected = oracle.moments[:, number]
+            ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
         worst = int(np.argmax(ratios))
         length = float(np.linalg.norm(moved))
         scale = float(moved_here @ moved) / length**2 if length > 0 else 1.0

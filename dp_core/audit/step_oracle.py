@@ -188,7 +188,7 @@ def excess(found: np.ndarray, expected: np.ndarray, moved: np.ndarray) -> np.nda
     Args:
         found: The compiled step's numbers.
         expected: The oracle's at the lower end, in the middle and at the upper end; shape (3, coordinates).
-        moved: How far each coordinate moved in all, which bounds the rounding of the updates.
+        moved: The length of the way that each coordinate moved, which bounds the rounding of the updates.
     """
     low, middle, high = expected
     allowed = np.abs(high - middle) + np.abs(low - middle) + UPDATE_ROUNDING * moved

@@ -151,6 +151,8 @@ def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence
     findings = StepLog(**evidence["log"]).defects(ran.steps)
     if evidence["device_steps"] != ran.steps:
         findings.append(f"{ran.steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
+    if not evidence["releases_the_last_state"]:
+        findings.append("the released parameters are not those of the last step")
     findings += _interruption_findings(evidence)
     if evidence["probe"] is None or not evidence["replays"]:
         # A run that diverged releases nothing and has nothing finite to measure.

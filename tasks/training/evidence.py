@@ -77,6 +77,7 @@ def gather_evidence(
         "participations": progress.participations.tolist(),
         "log": progress.log.to_json(),
         "device_steps": int(state.step),
+        "releases_the_last_state": _is_the_last(run, state, released),
         "attempts": progress.attempts,
         "saves": progress.saves,
         "initial_state": digest(run.placement.whole(run.trainer.init(run.initial_params, run.hyperparameters))),
@@ -102,6 +103,12 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
 
 def _replay(run: TrialRun, recording: Recording) -> Replay:
     return replay(recording, run.trainer, run.placement, run.randomness.noise_key, run.hyperparameters)
+
+
+def _is_the_last(run: TrialRun, state: TrainState, released: Any) -> bool:
+    """Returns whether the released parameters are those of the last state, to the bit."""
+    last = run.placement.trim_tables(run.placement.whole(state).params, run.method.model.vocabulary_sizes)
+    return bool(jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b, equal_nan=True), last, released)))
 
 
 def _canary_evidence(run: TrialRun, released: Any) -> CanaryEvidence | None:

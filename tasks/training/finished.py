@@ -91,6 +91,7 @@ class Evidence(TypedDict):
       participations: For each watched example the number of batches that it was in.
       log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
       device_steps: The step counter of the last state.
+      releases_the_last_state: Whether the released parameters are those of the last state.
       attempts: The number of steps and the digest of the state that each attempt at the run began with.
       saves: The same of each checkpoint.
       initial_state: The digest of the state before the first step, computed again after the run.
@@ -104,6 +105,7 @@ class Evidence(TypedDict):
     participations: list[int]
     log: dict[str, Any]
     device_steps: int
+    releases_the_last_state: bool
     attempts: list[Any]
     saves: list[Any]
     initial_state: str

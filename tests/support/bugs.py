@@ -71,10 +71,10 @@ BUGS: dict[str, Bug] = {
         DISPATCH,
         "[sampler.batch(step) for step in steps]",
         "[sampler.batch(steps[0])] * len(steps)",
-        "batches are the same",
+        "watched examples were in",
     ),
     "one batch for a whole dispatch, on the device": Bug(
-        f"{STEP}:make_trainer", "leaf[index], steps.batches", "leaf[0], steps.batches", OTHER_ROWS
+        f"{STEP}:make_trainer", "leaf[index], steps.batches", "leaf[0], steps.batches", MORE_ROWS
     ),
     "a group spread over all rows": Bug(
         LAYOUT,
@@ -214,8 +214,9 @@ BUGS: dict[str, Bug] = {
     ),
     "noise in the first step of a dispatch only": Bug(
         f"{STEP}:make_trainer",
-        "noise_key, hyper)\n            return state, jax",
-        "noise_key, hyper._replace(noise_multiplier=(index == 0) * hyper.noise_multiplier))\n            return state, jax",
+        "noise_key, hyper)\n            return state, jax.tree.map(",
+        "noise_key, hyper._replace(noise_multiplier=(index == 0) * hyper.noise_multiplier))\n"
+        "            return state, jax.tree.map(",
         NOISE,
     ),
     "uniform noise": Bug(
@@ -272,7 +273,7 @@ BUGS: dict[str, Bug] = {
     "the optimiser gets signs": Bug(
         f"{UPDATES}:dense_update",
         "direction, state = optimizer.update(mean_gradient, state, params)",
-        "direction, state = optimizer.update(jax.tree.map(lambda leaf: jax.numpy.sign(leaf), mean_gradient), state, params)",
+        "direction, state = optimizer.update(jax.tree.map(jax.numpy.sign, mean_gradient), state, params)",
         "not the oracle's",
     ),
     # The loop.

@@ -109,6 +109,55 @@ def test_a_planted_bug_is_found(prepared: Prepared, planted: pytest.MonkeyPatch,
     assert bug.says in findings(audited(trial, prepared, physical_batch_size=bug.physical_batch_size))
 
 
+RESTORE = "tasks.training.checkpoint:Checkpoint.restore"
+RESUMED = "return jax.tree.unflatten(structure, stored), progress"
+
+
+@pytest.mark.parametrize(
+    ("where", "old", "new", "says"),
+    [
+        (RESTORE, RESUMED, f"progress.steps -= 5; {RESUMED}", "48 steps are recorded, but the model has taken 53"),
+        (
+            "tasks.training.setup:set_up",
+            "saved, progress = checkpoint.restore(state)",
+            "saved, progress = checkpoint.restore(state); state = placement.put(saved); progress = Progress()",
+            "ran out of turn",
+        ),
+        (
+            "tasks.training.setup:set_up",
+            "saved, progress = checkpoint.restore(state)",
+            "saved, _ = checkpoint.restore(state); progress = Progress(); "
+            "state = placement.put(saved._replace(step=0 * saved.step))",
+            "the run began at step 0 with a state that is not the initial one",
+        ),
+        (RESTORE, RESUMED, f"stored[1] = stored[1] + 0.01; {RESUMED}", "with a state that is not the saved one"),
+        (
+            "tasks.training.loop:_finish",
+            "released = jax.tree.map(np.asarray, run.trainer.release(state))",
+            "released = jax.tree.map(lambda leaf: np.asarray(leaf) * 1.001, run.trainer.release(state))",
+            "the released parameters are not those of the last step",
+        ),
+    ],
+)
+def test_an_interruption_hides_nothing(
+    prepared: Prepared, planted: pytest.MonkeyPatch, where: str, old: str, new: str, says: str
+) -> None:
+    """Interrupted at a checkpoint, and resumed with less, with other or with all of what was saved."""
+    trial = private_trial(prepared, seed=31)
+    shutil.rmtree(trial.folder, ignore_errors=True)
+    run_trial(trial, prepared, stop_after=20)
+    plant(planted, where, old, new)
+    assert says in findings(audited(trial, prepared))
+
+
+def test_an_interrupted_run_passes(prepared: Prepared) -> None:
+    for randomness, sampler in (("seeded", "poisson"), ("secret", "poisson"), ("secret", "balls_in_bins")):
+        trial = private_trial(prepared, seed=32, randomness=randomness, sampler=sampler)
+        for stop in (7, 20, 21):
+            run_trial(trial, prepared, stop_after=stop)
+        assert audited(trial, prepared)["findings"] == []
+
+
 def test_shuffled_batches_that_are_recorded_as_poisson(prepared: Prepared, planted: pytest.MonkeyPatch) -> None:
     @dataclasses.dataclass(frozen=True)
     class SaysPoisson(PoissonSampler):
@@ -142,12 +191,12 @@ def test_a_run_without_noise_that_is_recorded_with_noise(prepared: Prepared, pla
     trial = private_trial(prepared, seed=16, canaries=CANARIES, noise_multiplier=1.0)
     result = audited(trial, prepared)
     assert "guesses at canaries were correct" in findings(result)
-    assert "the noise has a standard deviation of" in findings(result)
+    assert "of the program were" in findings(result)
     assert result["attack"]["correct"] > 0.85 * result["attack"]["guesses"]
     # At the trial's own δ, which is large for so few examples, the attack shows slightly less.
     assert result["attack"]["epsilon_lower"] > 0.5
 
-    evidence = {**read_json(trial.folder / "evidence.json"), "probe": None}
+    evidence = {**read_json(trial.folder / "evidence.json"), "probe": None, "replays": None}
     alone, _ = judge(trial, {**read_json(trial.folder / "record.json"), "test_loss": None}, evidence)
     assert len(alone["findings"]) == 1
     assert "guesses at canaries were correct" in alone["findings"][0]
