@@ -224,8 +224,8 @@ class Composition(NamedTuple):
         if left <= 0:
             raise ValueError(
                 f"truncating large batches and the noise, and choosing the vocabulary, use up {self.spent_delta:.2g}, "
-                f"which is all of δ = {target_delta:.2g}: max_batch_size or the noise multiplier is too small, or the "
-                "vocabulary's share of δ is too large"
+                f"which is all of δ = {target_delta:.2g}: max_batch_size is too small, or the noise "
+                "multiplier is, or the vocabulary's share of δ is too large"
             )
         return epsilon_bound(self.event, left, neighboring_relation=self.neighboring_relation)
 

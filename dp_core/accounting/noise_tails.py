@@ -2,7 +2,7 @@
 
 *What is idealised.* A draw is taken to be a normal variable conditioned on [−T, T], in real numbers. That covers the
 support and the tails. It does not cover which of the finitely many float32 numbers can occur: the low-order bits, and
-the gaps between the last values before T (0.12 wide at the very end, below 1e-6 up to 7.8). Against attacks on these
+the gaps between the last values before T (0.12 wide at the very end, below 3e-6 up to 7.6). Against attacks on these
 there is no proof, but for secret noise the sum of several draws makes them infeasible (Holohan and Braghin, 2021).
 Seeded noise is for reproductions, which have no guarantee anyway.
 

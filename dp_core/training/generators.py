@@ -138,8 +138,8 @@ def _chacha_bits(key_words: jax.Array, bit_width: int, shape: tuple[int, ...]) -
     return jnp.stack(blocks, axis=-1).ravel()[:size].reshape(shape)
 
 
-def _chacha_fold_in(key_words: jax.Array, data: jax.Array) -> jax.Array:
-    return jnp.stack(chacha_block(key_words, _inputs(_FOLD, data.astype(jnp.uint32)))[:CHACHA_KEY_WORDS])
+def _chacha_fold_in(key_words: jax.Array, data: int) -> jax.Array:
+    return jnp.stack(chacha_block(key_words, _inputs(_FOLD, jnp.asarray(data, jnp.uint32)))[:CHACHA_KEY_WORDS])
 
 
 def _chacha_split(key_words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
