@@ -53,11 +53,17 @@ class Randomness:
         """
         if trial.randomness == "seeded":
             key_words, sampling = np.split(_described(trial), [_THREEFRY_KEY_WORDS])
-            noise_key = jax.random.wrap_key_data(jnp.asarray(key_words), impl="threefry2x32")
-            return cls(noise_key, tuple(sampling.tolist()), (trial.seed, 0))
+            return cls(_threefry_key(key_words), tuple(sampling.tolist()), (trial.seed, 0))
         drawn = np.frombuffer(os.urandom(4 * (CHACHA_KEY_WORDS + _SAMPLING_WORDS)), np.uint32)
         key_words, sampling = np.split(np.asarray(first_processes(drawn)), [CHACHA_KEY_WORDS])
+        if trial.mechanism != "dp_sgd":
+            # No noise is drawn. A key of this type selects the program that seeded trials have compiled already.
+            return cls(_threefry_key(key_words[:_THREEFRY_KEY_WORDS]), tuple(sampling.tolist()))
         return cls(chacha_key(key_words), tuple(sampling.tolist()))
+
+
+def _threefry_key(words: np.ndarray) -> jax.Array:
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def _described(trial: Trial) -> np.ndarray:
