@@ -47,7 +47,7 @@ up: $(VENV)/installed ## start the Airflow UI and an MLflow server; Ctrl-C stops
 validate: $(VENV)/installed ## check pipelines.yaml
 	@$(BIN)/python -m tasks validate
 
-bench: $(VENV)/installed ## measure the generators of noise, and speed and memory of private training steps (about 8 minutes)
+bench: $(VENV)/installed ## measure noise generators, and private training steps (about 8 minutes)
 	@$(BIN)/python -m benchmarks.noise
 	@$(BIN)/python -m benchmarks.clipping $(BENCH)
 
