@@ -47,7 +47,8 @@ up: $(VENV)/installed ## start the Airflow UI and an MLflow server; Ctrl-C stops
 validate: $(VENV)/installed ## check pipelines.yaml
 	@$(BIN)/python -m tasks validate
 
-bench: $(VENV)/installed ## measure the speed and memory of private training steps (about 8 minutes)
+bench: $(VENV)/installed ## measure noise generators, and private training steps (about 8 minutes)
+	@$(BIN)/python -m benchmarks.noise
 	@$(BIN)/python -m benchmarks.clipping $(BENCH)
 
 bench-prepare: $(VENV)/installed ## measure the preparation of logs against Polars (about 3 minutes)

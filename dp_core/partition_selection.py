@@ -89,7 +89,8 @@ class PartitionSelection(NamedTuple):
 
         The noise comes from the operating system's entropy and is never seeded, because anyone who knows the noise can
         subtract it. It is drawn in 64-bit floating point by NumPy's PCG64, which is not a cryptographic generator and
-        does not resist attacks on floating-point noise.
+        does not resist attacks on floating-point noise. It has tails: the ziggurat's last layer starts at 3.654 and
+        reaches 3.654 + 53·log(2)/3.654 = 13.7 standard deviations, beyond which a normal draw has a mass of 1e-42.
 
         Args:
             counts: The counts of the tokens that occur, at least 1 each. Shape [tokens].

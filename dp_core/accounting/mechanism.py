@@ -15,6 +15,7 @@ from dp_accounting import NeighboringRelation
 
 from dp_core.accounting.epsilon import EpsilonBound, epsilon_bound
 from dp_core.accounting.noise_split import combined_noise_multiplier
+from dp_core.accounting.noise_tails import LARGEST_MODEL, MOST_SUMMANDS, SUPPORT, NoiseTails, TailCharge, tail_charge
 from dp_core.clipping.factors import clip_factor
 from dp_core.sampling import SAMPLERS, Sampler
 
@@ -68,6 +69,10 @@ class MechanismRecord:
         microbatch_size: The number of examples per clipped mean gradient; 1 for per-example clipping.
         sensitivity: The sensitivity that the noise was scaled to, in clip norms.
         vocabulary: The private vocabulary that the examples were encoded with, if any.
+        coordinates: The number of coordinates of the gradient sum. This and the next two have defaults for trainings
+            that are only asked about: a model larger than any here, with the noise of secret runs.
+        noise_support: The largest size of a normal draw, in its standard deviations.
+        noise_summands: The number of draws that are summed for the noise of a coordinate.
     """
 
     sampler: str
@@ -82,6 +87,9 @@ class MechanismRecord:
     microbatch_size: int = 1
     sensitivity: float = ALONE
     vocabulary: VocabularyRelease | None = None
+    coordinates: int = LARGEST_MODEL
+    noise_support: float = SUPPORT
+    noise_summands: int = MOST_SUMMANDS
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as a JSON-able dictionary."""
@@ -89,7 +97,12 @@ class MechanismRecord:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MechanismRecord:
-        """Reads what ``to_json`` returned."""
+        """Reads what ``to_json`` returned.
+
+        Raises:
+            KeyError: If a field is missing. No default stands in for it: earlier noise did not reach as far.
+        """
+        value = {field.name: value[field.name] for field in dataclasses.fields(cls)}
         vocabulary = value["vocabulary"]
         return cls(**{**value, "vocabulary": None if vocabulary is None else VocabularyRelease(*vocabulary)})
 
@@ -130,8 +143,24 @@ class MechanismRecord:
         )
 
     def truncation_delta(self, *, group_size: int = 1) -> float:
-        """Returns the part of δ that truncating large batches uses up, from the slots that were in force."""
-        return self.stated_sampler.truncation_delta(self.steps, group_size)
+        """Returns the part of δ that truncation uses up: of large batches, and of the noise.
+
+        Both follow from what was in force: the slots of a batch, and how far the noise reaches.
+        """
+        batches = self.stated_sampler.truncation_delta(self.steps, group_size)
+        return min(1.0, batches + self.tail_charge(group_size=group_size).delta)
+
+    def tail_charge(self, *, group_size: int = 1) -> TailCharge:
+        """Returns what the missing tails of the noise do to δ (``dp_core.accounting.noise_tails``)."""
+        # The count that steers an adaptive clip norm is one more noisy coordinate.
+        coordinates = self.coordinates + clip_factor(self.clipping).adaptive
+        return tail_charge(
+            self.stated_sampler,
+            steps=self.steps,
+            noise_multiplier=self.effective_noise_multiplier,
+            tails=NoiseTails(coordinates, self.noise_support, self.noise_summands),
+            group_size=group_size,
+        )
 
     def epsilon_bound(self, target_delta: float, *, group_size: int = 1) -> EpsilonBound:
         """Returns an upper bound on ε of what ran, where ``target_delta`` covers everything.
@@ -177,11 +206,13 @@ class Composition(NamedTuple):
         event: The composition of all releases.
         spent_delta: The part of δ that truncation and private vocabularies use up.
         neighboring_relation: A relation under which all of the events are valid.
+        lost_share: The share of what is left of δ that truncated noise uses up besides.
     """
 
     event: dp_accounting.DpEvent
     spent_delta: float
     neighboring_relation: NeighboringRelation
+    lost_share: float = 0.0
 
     def epsilon_bound(self, target_delta: float) -> EpsilonBound:
         """Returns an upper bound on ε, where ``target_delta`` covers ``spent_delta`` as well.
@@ -189,11 +220,12 @@ class Composition(NamedTuple):
         Raises:
             ValueError: If ``spent_delta`` uses up all of δ.
         """
-        left = target_delta - self.spent_delta
+        left = (target_delta - self.spent_delta) * (1 - self.lost_share)
         if left <= 0:
             raise ValueError(
-                f"truncating large batches and choosing the vocabulary use up {self.spent_delta:.2g}, which is all of "
-                f"δ = {target_delta:.2g}: max_batch_size is too small, or the vocabulary's share of δ is too large"
+                f"truncating large batches and the noise, and choosing the vocabulary, use up {self.spent_delta:.2g}, "
+                f"which is all of δ = {target_delta:.2g}: max_batch_size is too small, or the noise "
+                "multiplier is, or the vocabulary's share of δ is too large"
             )
         return epsilon_bound(self.event, left, neighboring_relation=self.neighboring_relation)
 
@@ -224,4 +256,7 @@ def compose(records: Iterable[MechanismRecord], *, group_size: int = 1) -> Compo
     relations = {record.neighboring_relation for record in records}
     # Shuffled batches need neighbours with an empty example. The other samplers' bounds hold for these as well.
     relation = relations.pop() if len(relations) == 1 else NeighboringRelation.REPLACE_SPECIAL
-    return Composition(events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events), spent, relation)
+    # (1 − a)(1 − b) ≥ 1 − (a + b)
+    lost = min(1.0, sum(record.tail_charge(group_size=group_size).share for record in records))
+    event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+    return Composition(event, spent, relation, lost)

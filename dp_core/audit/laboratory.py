@@ -24,7 +24,7 @@ from dp_core.audit.step_oracle import (
 )
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.method import Method
-from dp_core.training.noise import add_gaussian
+from dp_core.training.noise import add_gaussian, standard_normal
 from dp_core.training.physical_batches import PhysicalShape
 from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_trainer
 
@@ -225,12 +225,12 @@ class Laboratory:
 
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
-        return float(jax.random.normal(key))
+        return float(standard_normal(key))
 
     def count_noise_tests(self) -> list[NoiseTest]:
         """Tests the noise on the count of an adaptive clip norm, as drawn for many steps."""
         keys = jax.vmap(lambda step: jax.random.fold_in(jax.random.fold_in(self.key, step), 1))(jnp.arange(4096))
-        draws = np.asarray(jax.vmap(jax.random.normal)(keys))
+        draws = np.asarray(jax.vmap(standard_normal)(keys))
         return [test._replace(what=f"on the count {test.what}") for test in noise_tests({"the count": draws[None, :]})]
 
     def _tree(self, flat: np.ndarray) -> Any:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from dp_core.training.noise import standard_normal
+
 # Change of log C per step when the share of unclipped gradients is off by 1.
 CLIP_LEARNING_RATE = 0.2
 
@@ -38,6 +40,6 @@ def next_clip_norm(
         ``C * exp(-CLIP_LEARNING_RATE * (share within C - quantile))``, always positive. It depends on the
         examples through the noisy count only.
     """
-    noisy = too_long.astype(jnp.float32) + count_noise_multiplier * jax.random.normal(key)
+    noisy = too_long.astype(jnp.float32) + count_noise_multiplier * standard_normal(key)
     within = 1 - noisy / expected_count
     return l2_clip_norm * jnp.exp(-CLIP_LEARNING_RATE * (within - quantile))

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
 
 
+# The share of δ that is set aside for the missing tails of the noise. Only very little noise, or very many steps of
+# balls in bins, needs more.
+NOISE_TAIL_SHARE_OF_DELTA = 1e-3
+
+
 def noise_multiplier_for(
     *,
     epsilon: float,
@@ -40,18 +45,21 @@ def noise_multiplier_for(
 ) -> float:
     """Returns the noise multiplier that keeps a training within a budget of (ε, δ).
 
-    The budget also covers truncating large batches, which takes a fixed share of δ, and ``vocabulary``, a
-    private vocabulary released from the same examples.
+    The budget also covers truncating large batches, which takes a fixed share of δ; the missing tails of the noise,
+    for the largest model and the noise of secret runs; and ``vocabulary``, a private vocabulary released from the
+    same examples.
     """
 
     def calibrate() -> float:
         import dp_accounting
 
         from dp_core.accounting.epsilon import calibrate_noise
+        from dp_core.accounting.noise_tails import NoiseTails, least_noise_multiplier, tail_charge
         from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
 
         made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
-        left = delta * (1 - TRUNCATION_SHARE_OF_DELTA)
+        left = delta * (1 - TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary.delta)
+        tails = functools.partial(tail_charge, made, steps=steps, tails=NoiseTails())
 
         def event(noise_multiplier: float) -> dp_accounting.DpEvent:
             training = made.event(noise_multiplier=noise_multiplier, steps=steps)
@@ -59,13 +67,25 @@ def noise_multiplier_for(
                 return training
             return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier)])
 
-        return calibrate_noise(
-            event,
-            target_epsilon=epsilon,
-            target_delta=left if vocabulary is None else left - vocabulary.delta,
-            neighboring_relation=made.neighboring_relation,
-            accountant=accountant,
-        )
+        def at(reserved: float) -> float:
+            return calibrate_noise(
+                event,
+                target_epsilon=epsilon,
+                target_delta=(left - reserved) * (1 - tails(noise_multiplier=1.0).share),
+                neighboring_relation=made.neighboring_relation,
+                accountant=accountant,
+            )
+
+        # More noise makes both ε and the charge for tails smaller. So what too little noise needs is enough.
+        # The compiled step gets the noise multiplier as a float32 number, which may be below by one part in 10⁷.
+        reserved = NOISE_TAIL_SHARE_OF_DELTA * left
+        enough = at(reserved)
+        needed = tails(noise_multiplier=enough * (1 - 1e-6)).delta
+        if needed > reserved:
+            reserved = min(needed, left / 2)
+            least = least_noise_multiplier(made, steps=steps, tails=NoiseTails(), allowed=reserved)
+            enough = max(at(reserved), least * (1 + 1e-6))
+        return enough
 
     # Two draws of a vocabulary cost the same, so ``draw`` is not part of the question.
     covered = None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta]
@@ -81,7 +101,7 @@ def epsilon_of(
     from dp_core.accounting.mechanism import MechanismRecord, compose
 
     ran = compose([records] if isinstance(records, MechanismRecord) else records, group_size=group_size)
-    question = ["epsilon", repr(ran.event), delta, ran.spent_delta, ran.neighboring_relation.name]
+    question = ["epsilon", repr(ran.event), delta, ran.spent_delta, ran.lost_share, ran.neighboring_relation.name]
     return EpsilonBound(*remembered(question, lambda: list(ran.epsilon_bound(delta))))
 
 

@@ -25,7 +25,6 @@ _NOT_COMPILED = {
     "learning_rate",
     "evaluations",
     "seed",
-    "randomness",
     "response",
     "debias",
     "largest_count",
@@ -37,8 +36,9 @@ def program_of(trial: Trial) -> str:
 
     LabelDP runs the baseline's program on other labels.
     """
-    compiled = trial.model_dump(mode="json", exclude={*_NOT_COMPILED, "mechanism"})
-    return short_hash([compiled, trial.mechanism == "dp_sgd"])
+    compiled = trial.model_dump(mode="json", exclude={*_NOT_COMPILED, "mechanism", "randomness"})
+    # Secret noise has another generator. Programs without noise have none.
+    return short_hash([compiled, trial.randomness if trial.mechanism == "dp_sgd" else None])
 
 
 def in_groups(items: Iterable[PlannedTrial]) -> list[TrialGroup]:

@@ -14,7 +14,9 @@ import numpy as np
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.replay import Recording, own_copy
 from dp_core.clipping.factors import clip_factor
+from dp_core.training.generators import generator_of
 from dp_core.training.losses import OBJECTIVES
+from dp_core.training.noise import noise_support
 from dp_core.training.step import TrainState
 from dp_core.training.witness import StepReport
 from tasks.config.loading import Hardware, load_config
@@ -235,6 +237,9 @@ def _mechanism_record(run: TrialRun, progress: Progress) -> MechanismRecord:
         microbatch_size=sampler.microbatch_size,
         sensitivity=float(ran.sensitivity),
         vocabulary=vocabulary_release(run.prepared),
+        coordinates=sum(leaf.size for leaf in jax.tree.leaves(run.initial_params)),
+        noise_support=noise_support(),
+        noise_summands=generator_of(run.randomness.noise_key).summands,
     )
 
 

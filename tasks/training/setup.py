@@ -141,7 +141,7 @@ def set_up(
         entropy=entropy,
         microbatch_size=trial.microbatch_size,
     )
-    data = _training_data(trial, examples, tokens, progress, entropy)
+    data = _training_data(trial, examples, tokens, progress, randomness.label_entropy or entropy)
     run = TrialRun(
         trial=trial,
         prepared=prepared,
@@ -211,10 +211,10 @@ def _draw_once(progress: Progress, trial: Trial, randomness: Randomness) -> None
 
 
 def _training_data(
-    trial: Trial, examples: Split, tokens: CanaryTokens | None, progress: Progress, entropy: Sequence[int]
+    trial: Trial, examples: Split, tokens: CanaryTokens | None, progress: Progress, label_entropy: Sequence[int]
 ) -> TrainingData:
     if trial.mechanism == "label_dp":
-        noisy = draw_labels(trial, np.asarray(examples.labels), entropy)
+        noisy = draw_labels(trial, np.asarray(examples.labels), label_entropy)
         return TrainingData(examples, dataclasses.replace(examples, labels=noisy.labels), None, noisy)
     if tokens is None:
         return TrainingData(examples, examples, None, None)

@@ -22,7 +22,7 @@ from tasks.runtime.home import home, short_hash
 from tasks.runtime.progress import counted
 
 # Increased when a change of the training code changes results, so that trials of earlier code are not reused.
-TRAINING_VERSION = 4
+TRAINING_VERSION = 5
 
 # The kinds of randomised response, for people.
 RESPONSES: dict[ResponseName, str] = {

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from dp_core.models.spec import MLPSpec
 from tasks.config.dataset import Dataset, Label
 from tasks.data.preparation import prepare
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.runtime.home import read_json
+from tasks.training.randomness import Randomness
 from tasks.training.trial import Trial
 
 ROWS = 3000
@@ -81,6 +84,15 @@ def make_trial(prepared: Prepared, **changes: Any) -> Trial:
         "seed": 0,
     }
     return Trial.model_validate({**values, **changes})
+
+
+def share_randomness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives all trials of a seed the same noise and batches, to compare models that must then be equal."""
+
+    def for_trial(trial: Trial) -> Randomness:
+        return Randomness(jax.random.key(trial.seed), (trial.seed, 0), (trial.seed, 0))
+
+    monkeypatch.setattr(Randomness, "for_trial", for_trial)
 
 
 def without_privacy(prepared: Prepared, **changes: Any) -> Trial:

@@ -61,7 +61,6 @@ def test_what_is_given_does_not_compile_another_program(prepared: Prepared, made
         "learning_rate": 0.03,
         "evaluations": 2,
         "seed": 4,
-        "randomness": "secret",
     }
     second = first.model_copy(update=changes)
     assert _NOT_COMPILED - set(changes) == {"target_delta", "response", "debias", "largest_count"}
@@ -96,6 +95,7 @@ def test_all_else_is_another_program(prepared: Prepared) -> None:
         "dataset": "others",
         "data_fingerprint": "other",
         "sampler": "shuffle",
+        "randomness": "secret",
         "clipping": "automatic",
         "microbatch_size": 4,
         "optimizer": "adam",

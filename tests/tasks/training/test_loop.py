@@ -13,7 +13,15 @@ from dp_core.audit.sampling_checks import sampling_defects
 from tasks.data.prepared import Prepared
 from tasks.runtime.errors import UserError
 from tasks.training.loop import run_trial
-from tests.support.trials import evidence_of, make_prepared, make_trial, parameters_of, record_of, without_privacy
+from tests.support.trials import (
+    evidence_of,
+    make_prepared,
+    make_trial,
+    parameters_of,
+    record_of,
+    share_randomness,
+    without_privacy,
+)
 
 
 @pytest.fixture
@@ -34,6 +42,8 @@ def test_a_private_trial_records_what_it_ran(prepared: Prepared) -> None:
     assert (ran.sampler, ran.stated_sampler.sampling_probability) == ("poisson", pytest.approx(100 / 2400))
     assert (ran.noise_multiplier, ran.l2_clip_norm) == (1.0, 1.0)
     assert ran.vocabulary is None
+    assert (ran.coordinates, ran.noise_summands) == (record["parameters"], 1)
+    assert ran.noise_support == pytest.approx(9.0802, abs=1e-4)
     evidence = evidence_of(trial)
     assert sampling_defects(ran.stated_sampler, evidence["batch_sizes"], evidence["participations"]) == []
     assert sum(evidence["batch_sizes"]) == sum(evidence["participations"])
@@ -55,8 +65,9 @@ def test_the_baseline_learns_and_has_no_mechanism(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("task", ["pcvr", "pconvs"])
-def test_no_bound_and_no_noise_is_the_baseline(prepared: Prepared, task: str) -> None:
+def test_no_bound_and_no_noise_is_the_baseline(prepared: Prepared, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole path including the sampler: the same batches give the same model, up to rounding."""
+    share_randomness(monkeypatch)
     private = make_trial(prepared, task=task, l2_clip_norm=1e30, noise_multiplier=0.0, learning_rate=0.02)
     baseline = without_privacy(prepared, task=task, learning_rate=0.02)
     for trial in (private, baseline):
@@ -106,6 +117,7 @@ def test_secret_randomness_does_not_repeat_and_is_not_recorded(prepared: Prepare
     assert not np.array_equal(parameters_of(trial)["output/kernel"], first["output/kernel"])
     assert "entropy" not in (trial.folder / "record.json").read_text()
     assert "key" not in record_of(trial)
+    assert record_of(trial)["mechanism"]["noise_summands"] == 4
 
 
 def test_a_diverged_trial_is_recorded_as_such(prepared: Prepared) -> None:
