@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dp_core.audit.probe import Compiled, Probe, probe_step
-from dp_core.audit.sampling_checks import count_watched, watched_stride
+from dp_core.audit.sampling_counts import SamplingCounts
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress
 from tasks.training.finished import CanaryEvidence, Evidence
@@ -22,12 +22,10 @@ PROBED_EXAMPLES = 8
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
-    """Counts a batch that was trained on. The audit checks the sampler by these counts."""
-    stride = watched_stride(slots)
-    if not len(progress.participations):
-        progress.participations = np.zeros(-(-slots // stride), np.int64)
-    count_watched(progress.participations, sampled, stride)
-    progress.batch_sizes.append(len(sampled))
+    """Counts the batch of the last step. The audit checks the sampler by these counts."""
+    if progress.sampling is None:
+        progress.sampling = SamplingCounts(slots)
+    progress.sampling.add(progress.steps - 1, sampled)
 
 
 def gather_evidence(
@@ -45,14 +43,15 @@ def gather_evidence(
       diverged: Whether the run diverged.
     """
     data, probed = run.data, run.method.private and not diverged
+    sampling = progress.sampling or SamplingCounts(run.sampler.examples)
     noisy = data.noisy_labels
     return {
-        "batch_sizes": progress.batch_sizes,
-        "participations": progress.participations.tolist(),
+        "sampling": sampling.to_json(),
         "probe": _probe(run, released, l2_clip_norm).to_json() if probed else None,
         "canaries": _canary_evidence(run, released) if probed else None,
         # From the array that batches were read from, not from the draw that should be in it.
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
+        "histogram_noise": noisy.histogram_noise if noisy else None,
     }
 
 
