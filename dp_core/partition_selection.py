@@ -34,6 +34,8 @@ import dp_accounting
 import numpy as np
 from scipy import stats
 
+from dp_core.audit.release_noise import GaussianNoise
+
 # The share of a model's δ (1/N) that a private vocabulary gets. Half of it is the δ at which the noise is calibrated,
 # and half is for the threshold.
 VOCABULARY_SHARE_OF_DELTA = 0.1
@@ -45,10 +47,12 @@ class Selected(NamedTuple):
     Attributes:
         kept: Whether each token is revealed, bool of shape [tokens].
         noisy_counts: The noisy counts of the revealed tokens, in the same order.
+        noise: What was measured of the noise on all counts. Not private.
     """
 
     kept: np.ndarray
     noisy_counts: np.ndarray
+    noise: GaussianNoise
 
 
 class PartitionSelection(NamedTuple):
@@ -108,7 +112,7 @@ class PartitionSelection(NamedTuple):
         rng = np.random.default_rng() if rng is None else rng
         noisy = counts + self.standard_deviation * rng.standard_normal(len(counts))
         kept = noisy >= max(self.threshold, at_least)
-        return Selected(kept, noisy[kept])
+        return Selected(kept, noisy[kept], GaussianNoise.measured(noisy - counts, self.standard_deviation))
 
 
 def selection_noise_multiplier(*, epsilon: float, delta: float) -> float:

@@ -54,7 +54,7 @@ from tasks.runtime.parallel import Phase, cluster
 from tasks.runtime.progress import say
 
 # Raise it when prepared folders of an earlier version must no longer be used.
-PREPARE_VERSION = 3
+PREPARE_VERSION = 4
 
 _SPLITS = tuple(SPLIT_FRACTIONS)
 _FEWEST_ROWS = 10
@@ -224,8 +224,9 @@ class _Preparation:
             return reused_vocabulary(self.keeper.description, columns, self.keeper.file, self.folder)
         phase, examples = Phase("vocabulary"), boundaries.sizes()[0]
         selection = TokenSelection.of(self.rule, len(columns), examples)
-        tables = select_tokens(self.blocks, boundaries.cuts[0].tolist(), selection, phase=phase, scratch=self.scratch)
-        vocabulary = counted_vocabulary(selection.description, columns, tables, self.folder)
+        training_rows = boundaries.cuts[0].tolist()
+        tables, noise = select_tokens(self.blocks, training_rows, selection, phase=phase, scratch=self.scratch)
+        vocabulary = counted_vocabulary(selection.described(noise), columns, tables, self.folder)
         phase.done(examples)
         return vocabulary
 

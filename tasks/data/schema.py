@@ -9,7 +9,8 @@ class VocabularyFacts(TypedDict, total=False):
     """The kind of a vocabulary and its parameters: ``buckets`` of a hash, ``min_count`` of the others.
 
     A private one also has its ε, the parameters of ``PartitionSelection``, and ``draw``, which identifies the draw of
-    its noise.
+    its noise. ``noise`` is what was measured of that noise, ``VocabularyNoise.to_json()``. It is for the audit and is
+    not private.
     """
 
     kind: Required[Literal["threshold", "hash", "private"]]
@@ -21,6 +22,7 @@ class VocabularyFacts(TypedDict, total=False):
     columns: int
     threshold: float
     draw: str
+    noise: dict[str, Any]
 
 
 class CategoricalFacts(TypedDict):

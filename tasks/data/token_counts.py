@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tasks.data.parsed_blocks import ParsedBlock
 from tasks.data.stable_hash import stable_hash
-from tasks.data.vocabulary import TokenSelection
+from tasks.data.vocabulary import SelectedTokens, TokenSelection, VocabularyNoise
 from tasks.runtime.home import whole_file
 from tasks.runtime.parallel import Phase
 
@@ -40,8 +40,8 @@ def select_tokens(
     phase: Phase,
     scratch: Path,
     portion_size: int = 500_000,
-) -> list[pa.Table]:
-    """Returns for each categorical column the selected tokens with their counts.
+) -> tuple[list[pa.Table], list[VocabularyNoise | None]]:
+    """Returns for each categorical column the selected tokens with their counts, and the noise of each portion.
 
     Args:
         blocks: The parsed blocks.
@@ -64,10 +64,12 @@ def select_tokens(
     groups = _groups(distinct, cuts, portion_size)
     found = phase.compute([dask.delayed(_add_up)(files, [p.batch for p in group], selection) for group in groups])
     tables: list[list[pa.Table]] = [[] for _ in cuts]
+    noise: list[VocabularyNoise | None] = []
     for group, results in zip(groups, found, strict=True):
-        for portion, table in zip(group, results, strict=True):
-            tables[portion.column].append(table)
-    return [pa.concat_tables(portions) for portions in tables]
+        for portion, selected in zip(group, results, strict=True):
+            tables[portion.column].append(selected.table)
+            noise.append(selected.noise)
+    return [pa.concat_tables(portions) for portions in tables], noise
 
 
 def _groups(distinct: np.ndarray, cuts: Sequence[int], portion_size: int) -> list[list[_Portion]]:
@@ -103,7 +105,7 @@ def _write_counts(block: ParsedBlock, rows: int, cuts: Sequence[int], file: Path
                 writer.write_batch(batch.slice(start, stop - start))
 
 
-def _add_up(files: Sequence[Path], batches: Sequence[int], selection: TokenSelection) -> list[pa.Table]:
+def _add_up(files: Sequence[Path], batches: Sequence[int], selection: TokenSelection) -> list[SelectedTokens]:
     """Sums portions over all blocks; returns the selected tokens of each."""
     return [selection.select(_sum(files, batch)) for batch in batches]
 

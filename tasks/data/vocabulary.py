@@ -11,17 +11,19 @@ Ids start at 1. With ``threshold`` and ``private``, id 0 is for all tokens outsi
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from dp_core.audit.release_noise import PROBED_DRAWS, GaussianNoise
 from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
 from tasks.config.dataset import Dataset
 from tasks.data.schema import CategoricalFacts, VocabularyFacts
@@ -30,6 +32,8 @@ from tasks.runtime.progress import say
 
 DEFAULT_BUCKETS = 10_000
 DEFAULT_EPSILON = 0.1
+# So many standard deviations above the threshold, a token is selected whatever its noise.
+_CERTAIN = 8.0
 
 _FILE_SCHEMA = pa.schema({"column": pa.string(), "id": pa.int32(), "token": pa.string(), "count": pa.int64()})
 
@@ -105,6 +109,20 @@ class Vocabulary:
         return {"categorical_columns": self.column_facts(), **described}
 
 
+class VocabularyNoise(NamedTuple):
+    """What was measured of the noise on all counts, and on the published ones that are far above the threshold."""
+
+    drawn: GaussianNoise
+    published: GaussianNoise
+
+
+class SelectedTokens(NamedTuple):
+    """The selected tokens with the counts that may be published, and the measured noise if they are private."""
+
+    table: pa.Table
+    noise: VocabularyNoise | None
+
+
 @dataclass(frozen=True)
 class TokenSelection:
     """Selects tokens by their counts. Tokens are selected independently, so counts may come in any portions."""
@@ -132,18 +150,38 @@ class TokenSelection:
         }
         return cls(facts, private)
 
-    def select(self, table: pa.Table, rng: np.random.Generator | None = None) -> pa.Table:
+    def select(self, table: pa.Table, rng: np.random.Generator | None = None) -> SelectedTokens:
         """Returns the selected tokens with the counts that may be published.
 
         ``rng`` is for tests. Without it, the noise of a private vocabulary comes from the operating system's entropy.
         """
         min_count = self.description["min_count"]
         if self.private is None:
-            return table.filter(pc.greater_equal(table["count"], min_count))
+            return SelectedTokens(table.filter(pc.greater_equal(table["count"], min_count)), None)
         # The exact counts go no further: even their order would leak single rows.
         selected = self.private.select(table["count"].to_numpy(), rng, at_least=min_count)
         kept = table.filter(pa.array(selected.kept))
-        return kept.set_column(kept.column_names.index("count"), "count", pa.array(selected.noisy_counts))
+        published = kept.set_column(kept.column_names.index("count"), "count", pa.array(selected.noisy_counts))
+        # Being selected says something about a token's noise, unless its count is far above the threshold.
+        certain = max(self.private.threshold, min_count) + _CERTAIN * self.private.standard_deviation
+        exact = kept["count"].to_numpy()
+        noise = (published["count"].to_numpy() - exact)[exact >= certain]
+        measured = GaussianNoise.measured(noise, self.private.standard_deviation)
+        return SelectedTokens(published, VocabularyNoise(selected.noise, measured))
+
+    def described(self, noise: Sequence[VocabularyNoise | None]) -> VocabularyFacts:
+        """Returns the description with what was measured of the noise, in all portions and in one more draw."""
+        if self.private is None:
+            return self.description
+        another = self.private.select(np.full(PROBED_DRAWS, 1)).noise
+        drawn = [portion.drawn for portion in noise if portion is not None]
+        measured = {
+            "drawn": GaussianNoise.together(drawn),
+            "published": GaussianNoise.together(portion.published for portion in noise if portion is not None),
+            # With the others, to find noise that is the same in every draw.
+            "probed": dataclasses.replace(another, repeats=GaussianNoise.together([*drawn, another]).repeats),
+        }
+        return {**self.description, "noise": {name: part.to_json() for name, part in measured.items()}}
 
 
 def hash_vocabulary(rule: VocabularyFacts, columns: tuple[str, ...], folder: Path) -> Vocabulary:

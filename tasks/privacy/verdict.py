@@ -16,8 +16,10 @@ import numpy as np
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.one_run import audit_scores
 from dp_core.audit.probe import Probe
+from dp_core.audit.release_noise import GaussianNoise, histogram_defects
 from dp_core.audit.replay import Replay
 from dp_core.audit.sampling_checks import sampling_defects
+from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
 from dp_core.labels.record import LabelRecord, response_defects
 from tasks.privacy.audit_result import AttackResult, AuditResult
@@ -63,6 +65,7 @@ def _judge_dp_sgd(
     findings = _budget_findings(trial, ran, claimed.epsilon)
     findings += _batch_findings(ran, evidence)
     findings += _step_findings(ran, record, evidence)
+    findings += _vocabulary_findings(ran, record)
     attack, attack_findings = _attack(trial, ran, evidence)
     findings += attack_findings
     result = _result(trial, findings, target_delta=trial.target_delta)
@@ -95,6 +98,8 @@ def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence) -> tuple[A
             f"the responses are of kind {ran.kind}, debiased: {ran.debiased}, which is not what was asked for"
         )
     findings += response_defects(ran, np.asarray(evidence["label_transitions"]))
+    if ran.histogram_epsilon > 0:
+        findings += histogram_defects(ran.histogram_epsilon, evidence["histogram_noise"])
     result = _result(trial, findings, target_delta=0.0)
     result.update({"accountant": "randomised response", "epsilon": _finite(ran.epsilon)})
     return result, label_statement(trial, ran, result)
@@ -139,11 +144,25 @@ def _budget_findings(trial: Trial, ran: MechanismRecord, claimed_epsilon: float)
 
 
 def _batch_findings(ran: MechanismRecord, evidence: Evidence) -> list[str]:
-    sizes, participations = np.asarray(evidence["batch_sizes"]), np.asarray(evidence["participations"])
-    findings = sampling_defects(ran.stated_sampler, sizes, participations)
-    if len(sizes) != ran.steps:
-        findings.append(f"{ran.steps:,} steps are recorded, but {len(sizes):,} batches were seen")
+    counts = SamplingCounts.from_json(evidence["sampling"])
+    findings = sampling_defects(ran.stated_sampler, counts)
+    if counts.steps != ran.steps:
+        findings.append(f"{ran.steps:,} steps are recorded, but {counts.steps:,} batches were seen")
     return findings
+
+
+def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]:
+    if ran.vocabulary is None:
+        return []
+    measured = record["vocabulary"].get("noise")
+    if measured is None:
+        return ["the noise of the private vocabulary was not measured"]
+    names = {
+        "drawn": "the vocabulary's counts",
+        "published": "the published counts",
+        "probed": "another draw of counts",
+    }
+    return [defect for part, name in names.items() for defect in GaussianNoise.from_json(measured[part]).defects(name)]
 
 
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:

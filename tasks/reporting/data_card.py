@@ -153,7 +153,7 @@ def _vocabulary_settings(vocabulary: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:,.6g}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in vocabulary.items()
-        if name != "kind"
+        if name not in ("kind", "noise")
     )
 
 

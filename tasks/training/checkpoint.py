@@ -7,11 +7,12 @@ import hashlib
 import shutil
 import time
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
 
+from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
 from tasks.runtime.home import read_json, whole_directory, write_json
 from tasks.training.finished import CurvePoint
@@ -30,8 +31,7 @@ class Progress:
 
     Attributes:
       steps: The number of steps that updated the model.
-      batch_sizes: The size of every batch.
-      participations: For each watched example the number of batches that it was in.
+      sampling: The counts of all batches; None before the first one.
       included_canaries: Which canaries are in the training data; drawn once per run.
       sampling_entropy: What seeds the order of an epoch's examples or the noisy labels, where one draw must last for
         the whole run.
@@ -44,8 +44,7 @@ class Progress:
     """
 
     steps: int = 0
-    batch_sizes: list[int] = dataclasses.field(default_factory=list)
-    participations: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    sampling: SamplingCounts | None = None
     included_canaries: list[bool] | None = None
     sampling_entropy: list[int] | None = None
     seconds: float = 0.0
@@ -88,8 +87,9 @@ class Checkpoint:
         with whole_directory(self._folder.with_name(f"{self._folder.name}.{progress.steps}")) as folder:
             arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
             np.savez(folder / "state.npz", **arrays)
-            counts = progress.participations.tolist()
-            write_json(folder / "progress.json", {**dataclasses.asdict(progress), "participations": counts})
+            counts = progress.sampling and progress.sampling.to_json()
+            rest = dataclasses.asdict(dataclasses.replace(progress, sampling=None))
+            write_json(folder / "progress.json", {**rest, "sampling": counts})
         for folder in earlier:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,9 +101,10 @@ class Checkpoint:
         leaves, structure = jax.tree.flatten(fresh)
         with np.load(saved[-1] / "state.npz") as file:
             stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
-        progress = Progress(**read_json(saved[-1] / "progress.json"))
-        progress.participations = np.asarray(progress.participations, np.int64)
-        progress.log = StepLog(**cast(dict[str, Any], progress.log))
+        stored_progress = read_json(saved[-1] / "progress.json")
+        counts, log = stored_progress.pop("sampling"), StepLog(**stored_progress.pop("log"))
+        sampling = counts and SamplingCounts.from_json(counts)
+        progress = Progress(**stored_progress, sampling=sampling, log=log)
         return jax.tree.unflatten(structure, stored), progress
 
     def discard(self) -> None:

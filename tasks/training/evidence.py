@@ -13,7 +13,7 @@ import numpy as np
 
 from dp_core.audit.probe import Compiled, Probe, probe_step
 from dp_core.audit.replay import Recording, Replay, replay
-from dp_core.audit.sampling_checks import count_watched, watched_stride
+from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.sampling import SampledBatch
@@ -28,12 +28,10 @@ PROBED_EXAMPLES = 64
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
-    """Counts a batch that was trained on. The audit checks the sampler by these counts."""
-    stride = watched_stride(slots)
-    if not len(progress.participations):
-        progress.participations = np.zeros(-(-slots // stride), np.int64)
-    count_watched(progress.participations, sampled, stride)
-    progress.batch_sizes.append(len(sampled))
+    """Counts the batch of the last step. The audit checks the sampler by these counts."""
+    if progress.sampling is None:
+        progress.sampling = SamplingCounts(slots)
+    progress.sampling.add(progress.steps - 1, sampled)
 
 
 def log_step(run: TrialRun, progress: Progress, sampled: SampledBatch, reported: Sequence[int]) -> None:
@@ -71,10 +69,10 @@ def gather_evidence(
       diverged: Whether the run diverged.
     """
     data, probed = run.data, run.method.private and not diverged
+    sampling = progress.sampling or SamplingCounts(run.sampler.examples)
     noisy = data.noisy_labels
     return {
-        "batch_sizes": progress.batch_sizes,
-        "participations": progress.participations.tolist(),
+        "sampling": sampling.to_json(),
         "log": progress.log.to_json(),
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
@@ -86,6 +84,7 @@ def gather_evidence(
         "canaries": _canary_evidence(run, released) if probed else None,
         # From the array that batches were read from, not from the draw that should be in it.
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
+        "histogram_noise": noisy.histogram_noise if noisy else None,
     }
 
 

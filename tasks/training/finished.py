@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.audit.release_noise import HistogramNoise
 from dp_core.labels.record import LabelRecord
 from tasks.data.schema import VocabularyFacts
 from tasks.privacy.audit_result import AuditResult
@@ -87,8 +88,7 @@ class Evidence(TypedDict):
     """What was measured on the run itself, for the audit. It is not private.
 
     Attributes:
-      batch_sizes: The size of each batch.
-      participations: For each watched example the number of batches that it was in.
+      sampling: ``SamplingCounts.to_json()`` of all batches.
       log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
       device_steps: The step counter of the last state.
       releases_the_last_state: Whether the released parameters are those of the last state.
@@ -99,10 +99,10 @@ class Evidence(TypedDict):
       probe: ``Probe.to_json()`` of the compiled step; None without DP-SGD and for a run that diverged.
       canaries: The attacks' scores, if the trial had canaries and did not diverge.
       label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
+      histogram_noise: What was measured of the noise of the histogram that bins were fitted to, if there was one.
     """
 
-    batch_sizes: list[int]
-    participations: list[int]
+    sampling: dict[str, Any]
     log: dict[str, Any]
     device_steps: int
     releases_the_last_state: bool
@@ -113,6 +113,7 @@ class Evidence(TypedDict):
     probe: dict[str, Any] | None
     canaries: CanaryEvidence | None
     label_transitions: list[list[int]] | None
+    histogram_noise: HistogramNoise | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dp_core.audit.release_noise import PROBED_CELLS, HistogramNoise, histogram_noise
 from dp_core.labels.bins import Bins, binary_bins, count_bins, noisy_histogram, optimal_bins
 from dp_core.labels.randomized_response import RandomizedResponse
 from dp_core.labels.record import LabelRecord
@@ -23,11 +25,16 @@ _STREAM = (0, 2)
 
 
 class NoisyLabels(NamedTuple):
-    """The labels to train on. Response j is trained on as ``stand_for[j]``, so every label is one of ``stand_for``."""
+    """The labels to train on. Response j is trained on as ``stand_for[j]``, so every label is one of ``stand_for``.
+
+    ``histogram_noise`` is what was measured of the noise of the histogram that bins were fitted to, if there was one.
+    It is evidence for the audit, and not private.
+    """
 
     labels: np.ndarray
     record: LabelRecord
     stand_for: np.ndarray
+    histogram_noise: HistogramNoise | None = None
 
     def transitions(self, true_labels: np.ndarray, trained_on: np.ndarray) -> list[list[int]]:
         """Returns ``[i][j]``, the number of true labels of bin i that were trained on as response j.
@@ -55,7 +62,7 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
     asked = int(short_hash([trial.task, trial.response, trial.largest_count, trial.epsilon]), 16)
     rng = np.random.default_rng(np.random.SeedSequence((*entropy, asked), spawn_key=_STREAM))
     try:
-        bins, histogram_epsilon = _bins(trial, trial.epsilon, labels, rng)
+        bins, histogram_epsilon, measured = _bins(trial, trial.epsilon, labels, rng)
         true = bins.indices(labels)
         values = bins.means if trial.debias else bins.values
         mechanism = RandomizedResponse(values, trial.epsilon - histogram_epsilon)
@@ -76,7 +83,8 @@ def draw_labels(trial: Trial, labels: np.ndarray, entropy: Sequence[int]) -> Noi
         debiased=bool(trial.debias),
         draw="",
     )
-    return NoisyLabels(show(responses), dataclasses.replace(record, draw=_draw(record, responses)), stand_for)
+    record = dataclasses.replace(record, draw=_draw(record, responses))
+    return NoisyLabels(show(responses), record, stand_for, measured)
 
 
 def _draw(record: LabelRecord, responses: np.ndarray) -> str:
@@ -85,13 +93,20 @@ def _draw(record: LabelRecord, responses: np.ndarray) -> str:
     return hashlib.blake2b(repr(drawn).encode() + responses.astype(np.int16).tobytes(), digest_size=8).hexdigest()
 
 
-def _bins(trial: Trial, epsilon: float, labels: np.ndarray, rng: np.random.Generator) -> tuple[Bins, float]:
-    """Returns the bins of the responses, and the ε that choosing them cost."""
+def _bins(
+    trial: Trial, epsilon: float, labels: np.ndarray, rng: np.random.Generator
+) -> tuple[Bins, float, HistogramNoise | None]:
+    """Returns the bins of the responses, the ε that choosing them cost, and what was measured of the noise."""
     if trial.response == "binary":
-        return binary_bins(), 0.0
+        return binary_bins(), 0.0, None
     most = trial.largest_count or 1
     if trial.response == "k_ary":
-        return count_bins(most), 0.0
+        return count_bins(most), 0.0, None
     spent = _HISTOGRAM_SHARE * epsilon
-    histogram = noisy_histogram(labels, most, epsilon=spent, rng=rng)
-    return optimal_bins(histogram, epsilon=epsilon - spent), spent
+    # One function for the histogram and for the probes of its noise.
+    noised = functools.partial(noisy_histogram, epsilon=spent)
+    histogram = noised(labels, most, rng=rng)
+    exact = np.bincount(count_bins(most).indices(labels), minlength=most + 1)
+    first, second = (noised(np.zeros(0, np.int64), PROBED_CELLS - 1, rng=np.random.default_rng()) for _ in range(2))
+    measured = histogram_noise(exact, histogram, first, second, epsilon=spent)
+    return optimal_bins(histogram, epsilon=epsilon - spent), spent, measured

@@ -85,7 +85,7 @@ def test_noise_has_the_stated_scale() -> None:
     selection = PartitionSelection.calibrated(epsilon=0.1, delta=1e-6, columns=9)
     assert selection.standard_deviation == pytest.approx(3 * selection.noise_multiplier)
     counts = np.arange(1_000_000, 1_020_000)
-    kept, noisy = selection.select(counts, np.random.default_rng(1))
+    kept, noisy, _ = selection.select(counts, np.random.default_rng(1))
     assert kept.all()
     assert stats.kstest((noisy - counts) / selection.standard_deviation, "norm").pvalue > 1e-4
 
@@ -93,7 +93,7 @@ def test_noise_has_the_stated_scale() -> None:
 def test_frequent_tokens_are_revealed_with_noisy_counts_only() -> None:
     selection = PartitionSelection.calibrated(epsilon=1.0, delta=1e-6, columns=4)
     often = int(selection.threshold + 10 * selection.standard_deviation)
-    kept, noisy = selection.select(np.array([often, 1, often]), np.random.default_rng(2))
+    kept, noisy, _ = selection.select(np.array([often, 1, often]), np.random.default_rng(2))
     assert kept.tolist() == [True, False, True]
     assert len(noisy) == 2
     assert noisy[0] != noisy[1]
@@ -121,7 +121,8 @@ def test_noise_is_not_seeded() -> None:
 
 def test_nothing_to_select_from() -> None:
     selection = PartitionSelection.calibrated(epsilon=1.0, delta=1e-6, columns=1)
-    assert [len(part) for part in selection.select(np.empty(0, np.int64))] == [0, 0]
+    kept, noisy, noise = selection.select(np.empty(0, np.int64))
+    assert (len(kept), len(noisy), noise.draws) == (0, 0, 0)
 
 
 def test_impossible_questions_are_refused() -> None:

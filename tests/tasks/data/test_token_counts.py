@@ -49,7 +49,7 @@ def test_counts_equal_a_counter(tmp_path: Path, sizes: list[int], portion_size: 
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     selection = TokenSelection.of({"kind": "threshold", "min_count": 3}, 2, sum(training))
-    tables = select_tokens(
+    tables, noise = select_tokens(
         make_blocks(tmp_path, rows, sizes),
         training,
         selection,
@@ -57,6 +57,7 @@ def test_counts_equal_a_counter(tmp_path: Path, sizes: list[int], portion_size: 
         scratch=scratch,
         portion_size=portion_size,
     )
+    assert set(noise) == {None}
     starts = np.cumsum([0, *sizes[:-1]])
     counted = [row for start, count in zip(starts, training, strict=True) for row in rows[start : start + count]]
     for column, table in enumerate(tables):

@@ -165,7 +165,7 @@ def choose(folder: Path, counts: dict[str, int], *, seed: int = 0, min_count: in
     table = pa.table({"token": list(counts), "count": np.array(list(counts.values()))})
     selection = TokenSelection.of(rule, 1, 100_000)
     return counted_vocabulary(
-        selection.description, ("site",), [selection.select(table, np.random.default_rng(seed))], folder
+        selection.description, ("site",), [selection.select(table, np.random.default_rng(seed)).table], folder
     )
 
 
@@ -181,10 +181,11 @@ class TestPrivate:
         prepared = open_prepared(folder)
         selection = PartitionSelection.calibrated(epsilon=2.0, delta=VOCABULARY_SHARE_OF_DELTA / 4000, columns=2)
         numbers = {"kind": "private", "epsilon": 2.0, "min_count": 3, **selection._asdict()}
-        assert prepared.vocabulary == {**numbers, "draw": prepared.vocabulary["draw"]}
+        drawn = {name: prepared.vocabulary[name] for name in ("draw", "noise")}
+        assert prepared.vocabulary == {**numbers, **drawn}
         # Preparing again draws the noise again, which is another release of the same log.
         again = open_prepared(prepare("again", described, raw, min_count=3))
-        assert again.vocabulary == {**numbers, "draw": again.vocabulary["draw"]}
+        assert again.vocabulary == {**numbers, **{name: again.vocabulary[name] for name in ("draw", "noise")}}
         assert again.vocabulary["draw"] != prepared.vocabulary["draw"]
         assert again.fingerprint != prepared.fingerprint
         assert selection.delta == 0.05 / 4000

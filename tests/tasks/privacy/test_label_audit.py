@@ -130,9 +130,9 @@ class TestPlantedBugs:
         truly = tasks.training.noisy_labels._bins
 
         def gratis(trial: Trial, epsilon: float, labels: np.ndarray, rng: np.random.Generator) -> Any:
-            bins, spent = truly(trial, epsilon, labels, rng)
+            bins, spent, measured = truly(trial, epsilon, labels, rng)
             whole.append(spent)
-            return bins, 0.0
+            return bins, 0.0, measured
 
         def honest(**values: Any) -> LabelRecord:
             return LabelRecord(**{**values, "histogram_epsilon": whole[-1]})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dp_core.audit.one_run import audit_scores
+from dp_core.audit.sampling_counts import SamplingCounts
 from tasks.data.prepared import Prepared
 from tasks.runtime.errors import UserError
 from tasks.training.canaries import Appended, canary_tokens, make_canaries, with_canaries
@@ -91,9 +92,11 @@ def test_an_interrupted_run_keeps_its_coins_and_its_epoch(
     assert restore
     evidence = evidence_of(trial)
     assert evidence["canaries"]["included"] == saved[-1].included_canaries
-    assert len(evidence["batch_sizes"]) == record_of(trial)["steps"]
+    counts = SamplingCounts.from_json(evidence["sampling"])
+    assert counts.steps == record_of(trial)["steps"]
+    assert counts.misplaced == 0
     if sampler != "poisson":
-        assert max(evidence["participations"]) <= 3
+        assert np.bincount(counts.participations()[1]).max() <= 3
 
 
 def tasks_checkpoint_restore(monkeypatch: pytest.MonkeyPatch, saved: list[Progress]) -> bool:

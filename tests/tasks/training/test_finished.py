@@ -44,7 +44,7 @@ def stored(trial: Any, **values: Any) -> dict[str, Any]:
 def test_a_finished_trial_round_trips(prepared: Prepared) -> None:
     trial = make_trial(prepared)
     assert not is_trained(trial)
-    evidence: Any = {"batch_sizes": [3], "participations": [], "probe": None, "canaries": None}
+    evidence: Any = {"sampling": {"sizes": [3]}, "probe": None, "canaries": None}
     parameters = {"hidden_0": {"kernel": np.ones((2, 3), np.float32), "bias": np.zeros(3, np.float32)}}
     write_finished(trial, stored(trial, mechanism=record().to_json()), evidence, parameters)  # type: ignore[arg-type]
     assert is_trained(trial)
@@ -60,7 +60,7 @@ def test_a_finished_trial_round_trips(prepared: Prepared) -> None:
 
 def test_a_folder_is_written_whole_or_not_at_all(prepared: Prepared) -> None:
     trial = make_trial(prepared)
-    unwritable: Any = {"batch_sizes": [float("nan")]}
+    unwritable: Any = {"sampling": float("nan")}
     with pytest.raises(ValueError, match="JSON"):
         write_finished(trial, stored(trial), unwritable, {"output": {"bias": np.zeros(1)}})  # type: ignore[arg-type]
     assert not is_trained(trial)

@@ -10,6 +10,7 @@ import pytest
 
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.sampling_checks import sampling_defects
+from dp_core.audit.sampling_counts import SamplingCounts
 from tasks.data.prepared import Prepared
 from tasks.runtime.errors import UserError
 from tasks.training.loop import run_trial
@@ -45,8 +46,10 @@ def test_a_private_trial_records_what_it_ran(prepared: Prepared) -> None:
     assert (ran.coordinates, ran.noise_summands) == (record["parameters"], 1)
     assert ran.noise_support == pytest.approx(9.0802, abs=1e-4)
     evidence = evidence_of(trial)
-    assert sampling_defects(ran.stated_sampler, evidence["batch_sizes"], evidence["participations"]) == []
-    assert sum(evidence["batch_sizes"]) == sum(evidence["participations"])
+    counts = SamplingCounts.from_json(evidence["sampling"])
+    assert sampling_defects(ran.stated_sampler, counts) == []
+    assert counts.steps == 48
+    assert sum(counts.sizes) == len(counts.participations()[0])
     assert [point["step"] for point in record["curve"]] == [16, 32, 48]
     assert record["validation_loss"] == record["curve"][-1]["validation_loss"]
     assert 0 < record["test_loss"] < 0.6
