@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[Callable[[int], np.ndarray], str]] = {
     "Laplace": (lambda size: RNG.laplace(scale=SIGMA / 2**0.5, size=size), "is not Gaussian"),
     "signs": (lambda size: SIGMA * RNG.choice([-1, 1], size), "is not Gaussian"),
     "biased": (lambda size: SIGMA * (RNG.standard_normal(size) + 0.5), "is not Gaussian"),
-    "one draw for all": (lambda size: np.full(size, SIGMA * RNG.standard_normal()), "is not independent"),
+    "one draw for all": (lambda size: np.full(size, SIGMA * RNG.standard_normal()), "is not Gaussian"),
     "every draw twice": (lambda size: SIGMA * np.repeat(RNG.standard_normal(size), 2)[:size], "is not independent"),
     "the same in every call": (
         lambda size: SIGMA * np.random.default_rng(5).standard_normal(size),

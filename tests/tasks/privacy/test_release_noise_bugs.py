@@ -50,7 +50,7 @@ VOCABULARIES: dict[str, tuple[Callable[[int], np.ndarray], str]] = {
     "half": (lambda size: np.random.default_rng().standard_normal(size) / 2, "times the stated standard deviation"),
     "uniform": (lambda size: np.random.default_rng().uniform(-(3**0.5), 3**0.5, size), "is not Gaussian"),
     "seeded": (lambda size: np.random.default_rng(0).standard_normal(size), "is not fresh"),
-    "one for all": (lambda size: np.full(size, np.random.default_rng().standard_normal()), "is not independent"),
+    "one for all": (lambda size: np.full(size, np.random.default_rng().standard_normal()), "is not Gaussian"),
 }
 
 
