@@ -14,6 +14,8 @@ from tasks.config.sections import Count, Distinct, Finite, OneOrMore, Section, S
 from tasks.reporting.exhibits.registry import exhibits
 
 MechanismName = Literal["non_private", "dp_sgd", "label_dp"]
+# With `search: random`, the settings of DP-SGD that all trainings must share, so that all are equally private.
+SAME_MECHANISM = ("batch_size", "epochs", "sampler", "clipping", "microbatch_size", "sensitivity", "accountant")
 OptimizerName = Annotated[str, registered(lambda: OPTIMIZERS)]
 # A model by its name, or by its name and its own numbers.
 Model = Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model_spec)]
