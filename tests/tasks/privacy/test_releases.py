@@ -11,8 +11,12 @@ from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
 from dp_core.labels.record import LabelRecord
 from tasks.cli import main
 from tasks.data.prepared import Prepared
+from tasks.privacy.guarantees import no_guarantee
 from tasks.privacy.releases import releases
+from tasks.privacy.verdict import judge
 from tasks.runtime.errors import UserError
+from tasks.training.finished import FinishedTrial
+from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
 from tests.support.records import store
 from tests.support.trials import label_trial, make_prepared, make_trial, without_privacy
@@ -108,3 +112,20 @@ def test_a_label_model_that_diverged_may_be_published(prepared: Prepared) -> Non
     )
     (only,) = releases([store(label_trial(prepared, randomness="secret"), response, test_loss=None).key])
     assert only["protects"] == "labels"
+
+
+def test_secret_trials_that_were_trained_and_audited_can_be_published(prepared: Prepared) -> None:
+    keys = []
+    for seed in (0, 1):
+        trial = secret_trial(prepared, seed=seed, noise_multiplier=2.0, epochs=1)
+        run_trial(trial, prepared)
+        finished = FinishedTrial.open(trial)
+        evidence = finished.evidence
+        assert evidence is not None
+        finished.write_audit(*judge(trial, finished.record, evidence, name=finished.public_name))
+        assert no_guarantee(finished) is None
+        assert finished.public_name in finished.statement.read_text()
+        keys.append(trial.key)
+    (both,) = releases(keys)
+    (one,) = releases(keys[:1])
+    assert one["epsilon"] < both["epsilon"] < 8.0
