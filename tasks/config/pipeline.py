@@ -133,7 +133,7 @@ class Grids(Section):
 
     ``search: all`` trains every private setting with every seed. ``random`` draws the number of trainings (with the
     same mean) and the settings of each. Choosing the best of them then costs what repeat-and-select proves, instead
-    of the composition of all.
+    of the composition of all. That needs secret randomness, and one value of each setting in ``SAME_MECHANISM``.
     """
 
     epsilons: Distinct[Finite] = ()
