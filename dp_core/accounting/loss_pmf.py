@@ -137,8 +137,10 @@ def _window(parts: Sequence[tuple[LossPmf, int]]) -> tuple[int, int]:
     log_inverse = -math.log(_TAIL_MASS)
     slopes = math.sqrt(2 * log_inverse) / max(deviation, 1e-3) * np.geomspace(0.02, 4.0, 12)
     for slope in slopes.tolist():
-        high = min(high, math.ceil((_log_mgf(parts, slope) + log_inverse) / slope))
-        low = max(low, math.floor(-(_log_mgf(parts, -slope) + log_inverse) / slope))
+        # A slope at which the moment generating function underflows gives no bound.
+        above, below = (_log_mgf(parts, sign * slope) for sign in (1, -1))
+        high = min(high, math.ceil((above + log_inverse) / slope)) if above < math.inf else high
+        low = max(low, math.floor(-(below + log_inverse) / slope)) if below < math.inf else low
     return low, max(low, high)
 
 
