@@ -11,9 +11,12 @@ uniformly. Batch sizes vary as they do with Poisson sampling and are truncated i
 
 *Shuffle.* In each epoch, the examples are shuffled and dealt into batches of one size; the remainder sits out.
 No useful amplification by sampling is known, so none is claimed: an example takes part in at most one release
-per epoch, and ε is that of one plain Gaussian release per epoch. The batch that an example lands in depends on
-the number of examples, so neighbours must have equally many: one example is replaced by an empty one
-(``REPLACE_SPECIAL``).
+per epoch, and ε is that of one plain Gaussian release per epoch.
+
+*Neighbours* have equally many examples: one example is replaced by an empty one that contributes nothing
+(``REPLACE_SPECIAL``, zeroing out). N is public: it determines q, the number of bins, the batch that a shuffled example
+lands in, and δ. Adding or removing an example at a fixed q would have the same pair of distributions, hence the same
+ε, but it would change N.
 
 *What truncation costs.* Fix the batches that the other examples form. If each of them has room for one more
 example, no example loses its slot because of this one, and the mechanism is exactly the untruncated one.
@@ -21,7 +24,7 @@ Whether that holds does not depend on the one example, so the probability τ tha
 both neighbours. If the untruncated mechanism is (ε, δ)-DP, the truncated one is therefore (ε, δ + τ)-DP.
 ``max_batch_size`` is chosen so that τ is a small share of δ, and τ is charged to δ.
 
-*Microbatches.* Each sampled example draws its group independently, so adding or removing one example changes
+*Microbatches.* Each sampled example draws its group independently, so emptying one example changes
 one group and no other. The limit on the size of a group costs no privacy for the same reason.
 """
 
@@ -87,7 +90,7 @@ class Sampler(abc.ABC):
     microbatch_size: int = 1
 
     name: ClassVar[str]
-    neighboring_relation: ClassVar[NeighboringRelation] = NeighboringRelation.ADD_OR_REMOVE_ONE
+    neighboring_relation: ClassVar[NeighboringRelation] = NeighboringRelation.REPLACE_SPECIAL
 
     @property
     @abc.abstractmethod
@@ -225,7 +228,6 @@ class ShuffledSampler(EpochSampler):
     """Shuffles the examples in each epoch and deals them into batches of exactly ``expected_batch_size``."""
 
     name = "shuffle"
-    neighboring_relation = NeighboringRelation.REPLACE_SPECIAL
 
     @property
     def batches_per_epoch(self) -> int:

@@ -39,10 +39,10 @@ def audit(trained: TrainedTrial) -> AuditedTrial:
             f"audit of {trial.label()} failed: there is no evidence in {finished.folder}. "
             "Delete the folder and train again"
         )
-    result, statement = judge(trial, finished.record, evidence)
+    result, statement = judge(trial, finished.record, evidence, name=finished.public_name)
     finished.write_audit(result, statement)
     log_audit(trained["mlflow_run"], result, finished.statement)
-    if result["verdict"] != "passed":
+    if result["verdict"] == "failed":
         raise AuditFailure(
             f"audit of {trial.label()} failed: {'; '.join(result['findings'])}. See {finished.folder}; "
             "delete it to train the trial again"

@@ -128,7 +128,11 @@ def _add_privacy_verbs(verbs: Any) -> None:
     verb = _verb(
         verbs, "releases", cli_verbs.releases, "compute the total ε of publishing several models of the same data"
     )
-    verb.add_argument("trials", nargs="+", help="keys of trained trials: the names of their folders in trials/")
+    verb.add_argument(
+        "trials",
+        nargs="+",
+        help="keys of audited trials with `randomness: secret`: the names of their folders in trials/",
+    )
     verb.add_argument("--delta", type=_positive(float), help="δ of the result (default: the trials' own)")
     verb = _verb(verbs, "epsilon", cli_verbs.epsilon, "compute the ε of a DP-SGD run from its noise multiplier")
     _mechanism_arguments(verb)

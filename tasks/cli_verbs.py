@@ -120,10 +120,12 @@ def train(options: Namespace) -> Answer:
 
 def audit(options: Namespace) -> Answer:
     from tasks.audit import audit_group
+    from tasks.privacy.statement import audits_line
+    from tasks.training.finished import FinishedTrial
     from tasks.training.logged import find_finished
 
     audited = audit_group([find_finished(item) for item in _planned_items(options)])
-    return Answer(audited, f"{counted(len(audited), 'trial')} audited, each within its budget")
+    return Answer(audited, audits_line([FinishedTrial.open(item["trial"]).audit for item in audited]))
 
 
 def measure(options: Namespace) -> Answer:

@@ -17,6 +17,7 @@ from tasks.config.pipeline import Grids, Pipeline
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.measure import MEASURED, measured_metrics
 from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.privacy.statement import audits_line
 from tasks.reporting.document import Document, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement, Sweep
 from tasks.reporting.exhibits.registry import exhibits
@@ -27,7 +28,7 @@ from tasks.reporting.notes import fairness_notes
 from tasks.reporting.results import Outcome, Result, choose
 from tasks.reporting.tables import grid_table, settings_table, trials_table
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
-from tasks.runtime.progress import counted, say
+from tasks.runtime.progress import say
 from tasks.runtime.tracking import log_report, provenance, run_link
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, Plan, PlannedTrial, read_plan
@@ -97,8 +98,8 @@ def _measured(run: _Run) -> _Contents:
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
     audited = _audited(run.plan["items"], new)
-    say(f"audited {counted(len(audited), 'trial')}: each within its budget")
     finished = [FinishedTrial.open(item["trial"]) for item in audited]
+    say(audits_line([one.audit for one in finished]))
 
     spec, drawn = exhibits()[run.pipeline.exhibit], run.plan["mean_trials"] or {}
     outcomes = [Outcome(one.trial, one.record["validation_loss"], one.record["test_loss"]) for one in finished]
@@ -154,8 +155,11 @@ def _metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[int, 
             relative, _ = relative_percent(result, baselines[result.task])
             if math.isfinite(relative):
                 metrics[f"relative_loss_percent.{name}"] = relative
-        if number in costs:
-            metrics[f"epsilon_with_choice.{name}"] = costs[number].holds
+        if (cost := costs.get(number)) is not None and cost.holds is not None:
+            metrics[f"epsilon_with_choice.{name}"] = cost.holds
+        elif cost is not None and cost.only_seeded:
+            # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its own.
+            metrics[f"epsilon_with_choice_if_secret.{name}"] = cost.priced
     return metrics
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from dp_accounting import NeighboringRelation, dp_event, rdp
 
 from dp_core.accounting.events import flattened
-from dp_core.accounting.privacy_loss import epsilon_at, is_without_noise, privacy_loss, releases
+from dp_core.accounting.loss_pmf import MAX_POINTS, TooManyPointsError
+from dp_core.accounting.privacy_loss import is_without_noise, privacy_loss, releases
 
-ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 REFINEMENT = 4
@@ -29,8 +29,16 @@ REFINEMENT = 4
 RELATIVE_CHANGE = 1e-3
 SECONDS = 60.0
 
+# The share of δ that rounding in 64 bits may use up, before extended precision takes over.
+_ROUNDING_SHARE = 1e-4
+# The first, coarse distribution has at most this many points, so that it takes no time worth mentioning.
+_FIRST_POINTS = 2**15
+# A distribution with four times as many points takes at most about this many times as long.
+_TIMES_AS_LONG = 6.0
+
 _FEW_ORDERS = (1.1, 1.2, 1.35, 1.5, 1.75, *range(2, 64), 128, 256, 512, 1024)
 _COARSEST_INTERVAL, _FINEST_INTERVAL = 1e-2, 1e-9
+_WIDEST_INTERVAL = 1.0
 # Above this, RDP's bound is returned: no budget is that large, and the PLD would take minutes.
 _LARGEST_PLD_EPSILON = 1000.0
 _MAX_NOISE_MULTIPLIER, _MIN_NOISE_MULTIPLIER = 1e6, 1e-2
@@ -65,7 +73,7 @@ def epsilon_bound(
     event: dp_accounting.DpEvent,
     delta: float,
     *,
-    neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
+    neighboring_relation: NeighboringRelation = REPLACE_SPECIAL,
     seconds: float = SECONDS,
 ) -> EpsilonBound:
     """Returns the smallest certified upper bound on ε of an event at δ.
@@ -77,7 +85,8 @@ def epsilon_bound(
             randomised-response or balls-in-bins events.
         delta: The δ of the guarantee, between 0 and 1.
         neighboring_relation: What neighbouring datasets differ in. Not every event has every relation.
-        seconds: The time after which no further refinement is begun.
+        seconds: The time in which the PLD may be refined. A refinement that is not expected to end by then is not
+            begun. The first, coarse PLD and RDP's bound take about a second.
 
     Returns:
         The bound, with infinite ε if a part of the event has no noise.
@@ -101,27 +110,42 @@ def _refined(event: dp_accounting.DpEvent, delta: float, relation: NeighboringRe
     if _LARGEST_PLD_EPSILON < rough < math.inf:
         return EpsilonBound(rough, math.inf, rough, math.inf, 1.0, False)
 
-    def at(interval: float) -> float:
+    def at(interval: float, max_points: int = MAX_POINTS) -> float:
         # Above an ε of about 700 exponentials overflow. The bound is then infinite, which is valid.
         with np.errstate(over="ignore"):
-            return epsilon_at(privacy_loss(event, interval, relation), delta, event)
+            rounding = _ROUNDING_SHARE * delta
+            return privacy_loss(event, interval, relation, rounding=rounding, max_points=max_points).epsilon(delta)
 
-    interval = best_interval = _first_interval(event, rough)
-    best = at(interval)
+    interval = _first_interval(event, rough)
     while True:
         began = time.monotonic()
+        try:
+            best = at(interval, _FIRST_POINTS)
+            break
+        except TooManyPointsError:
+            if interval > _WIDEST_INTERVAL:
+                return EpsilonBound(rough, math.inf, rough, math.inf, 1.0, False)
+            interval *= REFINEMENT
+    best_interval, further, converged = interval, 1.0, False
+    while not converged:
+        took, began = time.monotonic() - began, time.monotonic()
+        if began - start + _TIMES_AS_LONG * took > seconds:
+            break
         interval /= REFINEMENT
-        finer = at(interval)
-        took = time.monotonic() - began
-        change = (best - finer) / finer if 0 < finer < math.inf else 0.0
+        try:
+            finer = at(interval)
+        except TooManyPointsError:
+            break
+        if math.isinf(finer):
+            break  # What rounding can hide uses up δ, on any grid.
+        change = (best - finer) / finer if finer > 0 else 0.0
         if finer < best:
             best, best_interval = finer, interval
         # The error falls about quadratically with the interval, so the next change would be about 1/16 of this
         # one. Twice that is reported.
-        further = 2 * max(change, 0.0) / REFINEMENT**2
+        further = min(2 * max(change, 0.0) / REFINEMENT**2, 1.0)
         converged = further <= RELATIVE_CHANGE or interval < _FINEST_INTERVAL
-        if converged or time.monotonic() - start + REFINEMENT * took > seconds:
-            return EpsilonBound(min(best, rough), best, rough, best_interval, further, converged)
+    return EpsilonBound(min(best, rough), best, rough, best_interval, further, converged)
 
 
 def calibrate_noise(
@@ -130,7 +154,7 @@ def calibrate_noise(
     target_epsilon: float,
     target_delta: float,
     relative_tolerance: float = 1e-3,
-    neighboring_relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
+    neighboring_relation: NeighboringRelation = REPLACE_SPECIAL,
     accountant: Literal["tightest", "RDP"] = "tightest",
 ) -> float:
     """Returns a noise multiplier with an ε between (1 − ``relative_tolerance``) times the target and the target.

@@ -45,7 +45,7 @@ def gaussian_event(*, noise_multiplier: float, releases: int, group_size: int = 
         group_size: The number k of examples that neighbours differ in. They move a sum by up to k sensitivities.
 
     Returns:
-        The composed event, under adding or removing the group or replacing it by empty examples.
+        The composed event, under replacing the group by empty examples, or adding or removing it.
     """
     return dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise_multiplier / group_size), releases)
 
@@ -65,7 +65,7 @@ def poisson_event(
         group_size: The number k of examples that neighbours differ in.
 
     Returns:
-        The composed event, under adding or removing the group.
+        The composed event, under replacing the group by empty examples, or adding or removing it.
     """
     if sampling_probability == 1:
         return gaussian_event(noise_multiplier=noise_multiplier, releases=steps, group_size=group_size)

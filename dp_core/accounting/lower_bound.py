@@ -64,7 +64,7 @@ _MAX_PASSES = 8
 def epsilon_lower(parts: Sequence[SampledGaussian], delta: float, *, relative_error: float = 5e-3) -> float | None:
     """Returns a lower bound on the true ε of a composition of Poisson-sampled Gaussian releases.
 
-    Neighbours differ by adding or removing one example.
+    Neighbours differ by emptying one example.
 
     Args:
         parts: The releases to compose; those with q = 0 or no steps are ignored.

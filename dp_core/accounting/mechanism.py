@@ -19,13 +19,13 @@ from dp_core.accounting.noise_tails import LARGEST_MODEL, MOST_SUMMANDS, SUPPORT
 from dp_core.clipping.factors import clip_factor
 from dp_core.sampling import SAMPLERS, Sampler
 
-# How far adding or removing one example can move a sum of clipped vectors, in clip norms. An example by itself
+# How far emptying one example can move a sum of clipped vectors, in clip norms. An example by itself
 # adds a vector of norm at most 1. An example in a group turns one such vector into another.
 ALONE, IN_A_GROUP = 1.0, 2.0
 
 
 def proven_sensitivity(microbatch_size: int) -> float:
-    """Returns the sensitivity of a clipped sum to adding or removing one example, in clip norms.
+    """Returns the sensitivity of a clipped sum to emptying one example, in clip norms.
 
     Args:
         microbatch_size: The number of examples per clipped mean gradient; 1 for per-example clipping.
@@ -192,7 +192,7 @@ class MechanismRecord:
         """Returns the record that the noise scaling pretends, if it is below the proven sensitivity; else None.
 
         The paper scales the noise of microbatches to a sensitivity of one clip norm. The ε of the returned record
-        is not a guarantee under adding or removing an example.
+        is not a guarantee.
         """
         if self.sensitivity >= proven_sensitivity(self.microbatch_size):
             return None
@@ -205,7 +205,7 @@ class Composition(NamedTuple):
     Attributes:
         event: The composition of all releases.
         spent_delta: The part of δ that truncation and private vocabularies use up.
-        neighboring_relation: A relation under which all of the events are valid.
+        neighboring_relation: What neighbouring datasets differ in.
         lost_share: The share of what is left of δ that truncated noise uses up besides.
     """
 
@@ -253,9 +253,8 @@ def compose(records: Iterable[MechanismRecord], *, group_size: int = 1) -> Compo
             raise ValueError("the guarantee of a private vocabulary is for single examples, not for groups")
         events.append(dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier))
         spent += vocabulary.delta
-    relations = {record.neighboring_relation for record in records}
-    # Shuffled batches need neighbours with an empty example. The other samplers' bounds hold for these as well.
-    relation = relations.pop() if len(relations) == 1 else NeighboringRelation.REPLACE_SPECIAL
+    relations = {record.neighboring_relation for record in records} or {NeighboringRelation.REPLACE_SPECIAL}
+    (relation,) = relations
     # (1 − a)(1 − b) ≥ 1 − (a + b)
     lost = min(1.0, sum(record.tail_charge(group_size=group_size).share for record in records))
     event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)

@@ -45,6 +45,10 @@ import numpy as np
 from dp_accounting import pld
 from scipy import special
 
+from dp_core.accounting.loss_pmf import LossPmf, TooManyPointsError
+
+# Every probability has a relative error below this.
+_RELATIVE_ERROR = 1e-11
 # Largest probability (lower tail) and share of the mean (upper tail) that one cut removes from a distribution.
 _TAIL = 1e-22
 # A finer grid than these would hardly change ε. A step s adds about s²/6 to the variance of the loss. In the bulk
@@ -79,16 +83,15 @@ class _Law(NamedTuple):
         return np.exp(step * np.arange(self.lowest, self.end))
 
 
-def random_allocation_pld(
-    *, bins: int, noise_multiplier: float, interval: float
-) -> pld.privacy_loss_distribution.PrivacyLossDistribution:
-    """Returns the pessimistic PLD of one epoch, for adding and for removing an example.
+def random_allocation_pmfs(*, bins: int, noise_multiplier: float, interval: float) -> tuple[LossPmf, LossPmf]:
+    """Returns the pessimistic loss distributions of one epoch, for removing and for adding an example.
 
-    It composes with dp_accounting's pessimistic PLDs of the same interval. Dividing the interval by a power of two
+    They compose with other pessimistic distributions of the same interval. Dividing the interval by a power of two
     never increases any δ(ε), except for rounding and the tails that are cut.
 
-    >>> epoch = random_allocation_pld(bins=100, noise_multiplier=1.0, interval=1e-2)
-    >>> round(epoch.get_epsilon_for_delta(1e-6), 2), round(epoch.self_compose(4).get_epsilon_for_delta(1e-6), 2)
+    >>> from dp_core.accounting.loss_pmf import compose
+    >>> remove, _ = random_allocation_pmfs(bins=100, noise_multiplier=1.0, interval=1e-2)
+    >>> round(remove.epsilon(1e-6), 2), round(compose([(remove, 4)]).epsilon(1e-6), 2)
     (0.86, 1.31)
 
     Args:
@@ -97,7 +100,7 @@ def random_allocation_pld(
         interval: The discretisation interval: losses are multiples of it. Above 0 and at most 1.
 
     Returns:
-        A PLD that dominates the true one in both directions.
+        Distributions that dominate the true ones.
 
     Raises:
         ValueError: If an argument is out of range, or the interval would need too many grid points.
@@ -114,9 +117,20 @@ def random_allocation_pld(
     # Under P each value of L is L times as likely as under Q. The loss is log L for removing and −log L for adding.
     remove = ratio.masses * ratio.values(interval)
     add = ratio.masses[::-1].copy()
+    return (
+        LossPmf(interval, ratio.lowest, remove, ratio.infinity, 0.0, _RELATIVE_ERROR),
+        LossPmf(interval, 1 - ratio.end, add, ratio.zero, 0.0, _RELATIVE_ERROR),
+    )
+
+
+def random_allocation_pld(
+    *, bins: int, noise_multiplier: float, interval: float
+) -> pld.privacy_loss_distribution.PrivacyLossDistribution:
+    """Returns ``random_allocation_pmfs`` as a distribution that dp_accounting composes."""
+    remove, add = random_allocation_pmfs(bins=bins, noise_multiplier=noise_multiplier, interval=interval)
     return pld.privacy_loss_distribution.PrivacyLossDistribution(
-        pld.pld_pmf.DensePLDPmf(interval, ratio.lowest, remove, ratio.infinity, pessimistic_estimate=True),
-        pld.pld_pmf.DensePLDPmf(interval, 1 - ratio.end, add, ratio.zero, pessimistic_estimate=True),
+        pld.pld_pmf.DensePLDPmf(interval, remove.lowest, remove.masses, remove.infinity, pessimistic_estimate=True),
+        pld.pld_pmf.DensePLDPmf(interval, add.lowest, add.masses, add.infinity, pessimistic_estimate=True),
     )
 
 
@@ -143,7 +157,7 @@ def _likelihood_ratio(bins: int, sigma: float, interval: float) -> _Law:
 
     law, stride = partial_sum(bins)
     if len(law.masses) * stride > _MAX_POINTS:
-        raise ValueError(f"interval {interval} needs more than {_MAX_POINTS} points; choose a larger one")
+        raise TooManyPointsError(f"interval {interval} needs more than {_MAX_POINTS} points; choose a larger one")
     return _refine(law, stride)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 from tasks.config.dataset import SPLIT_FRACTIONS
-from tasks.config.pipeline import Grids, MechanismName, Pipeline
+from tasks.config.pipeline import SAME_MECHANISM, Grids, MechanismName, Pipeline
 from tasks.config.sections import did_you_mean
 from tasks.config.yaml_lines import Problem
 from tasks.reporting.exhibits.registry import exhibits
@@ -94,6 +94,14 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                 )
             if grids.search == "random":
                 yield (*key, "search"), "`search: random` has no known privacy cost for label_dp: use `search: all`"
+        if grid.dp_sgd is not None and grids.search == "random":
+            for name in SAME_MECHANISM:
+                if len(getattr(grid.dp_sgd, name)) > 1:
+                    yield (
+                        (*task_key, "dp_sgd", name),
+                        "with `search: random` every training must be equally private (the same noise, batches and "
+                        f"steps): give one {name}, or use `search: all`",
+                    )
         for column in pipeline.columns:
             if private and not any(hasattr(mechanism, column) for mechanism in private):
                 yield (*key[:2], "columns"), f"no mechanism of {task} in profile {key[-1]} has a setting {column}"

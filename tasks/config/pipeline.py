@@ -14,6 +14,8 @@ from tasks.config.sections import Count, Distinct, Finite, OneOrMore, Section, S
 from tasks.reporting.exhibits.registry import exhibits
 
 MechanismName = Literal["non_private", "dp_sgd", "label_dp"]
+# With `search: random`, the settings of DP-SGD that all trainings must share, so that all are equally private.
+SAME_MECHANISM = ("batch_size", "epochs", "sampler", "clipping", "microbatch_size", "sensitivity", "accountant")
 OptimizerName = Annotated[str, registered(lambda: OPTIMIZERS)]
 # A model by its name, or by its name and its own numbers.
 Model = Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model_spec)]
@@ -131,7 +133,7 @@ class Grids(Section):
 
     ``search: all`` trains every private setting with every seed. ``random`` draws the number of trainings (with the
     same mean) and the settings of each. Choosing the best of them then costs what repeat-and-select proves, instead
-    of the composition of all.
+    of the composition of all. That needs secret randomness, and one value of each setting in ``SAME_MECHANISM``.
     """
 
     epsilons: Distinct[Finite] = ()

@@ -2,8 +2,8 @@
 
 Doors: ``cached_accounting`` (ε and noise, worked out once), ``questions`` (the command line's questions about
 accounting), ``verdict`` (the audit's judgement of a trial) with its type ``audit_result``, ``statement`` and
-``label_statement`` (the privacy statements), ``releases`` and ``choice_cost`` (several models on the same examples),
-and ``noise_curves`` (Figure 2).
+``label_statement`` (the privacy statements), ``guarantees`` (whether a model has one), ``releases`` and ``choice_cost``
+(several models on the same examples), and ``noise_curves`` (Figure 2).
 
 Not here: the mathematics (``dp_core.accounting``, ``dp_core.labels``, ``dp_core.audit``), and measuring a run
 (``tasks.training.evidence``).

@@ -24,13 +24,14 @@ class AuditResult(TypedDict):
     """The verdict on one trial and the numbers behind it.
 
     Attributes:
-        verdict: "passed" if there are no findings.
+        verdict: "failed" if there are findings; "diverged" for a DP-SGD run that diverged, which has no guarantee and
+            releases nothing; "passed" otherwise.
         findings: Why the run does not keep its promise, one sentence fragment each.
         budget: The ε that the trial was given; None for a non-private baseline.
         target_delta: The δ at which ε holds; 0 for LabelDP.
         accountant: Where ε comes from: "PLD", "RDP" or "randomised response".
         truncation_delta: The part of δ that truncating large batches uses up.
-        epsilon: The upper bound on ε, computed from the record of what ran.
+        epsilon: The upper bound on ε, computed from the record of what ran; None if the run diverged.
         pld_epsilon: The PLD accountant's upper bound.
         rdp_epsilon: The RDP accountant's upper bound.
         interval: The PLD's discretisation interval.
@@ -42,7 +43,7 @@ class AuditResult(TypedDict):
         attack: What guessing at canaries showed, if the trial had any.
     """
 
-    verdict: Literal["passed", "failed"]
+    verdict: Literal["passed", "failed", "diverged"]
     findings: list[str]
     budget: float | None
     target_delta: float

@@ -1,7 +1,11 @@
 """Accounting with a cache on disk: every question is worked out once.
 
-A cached answer is returned without loading an accountant, which takes longer than reading the file. The cache
-key is the question, the version of dp-accounting and the code that works the answer out:
+A cached answer is returned without loading an accountant, which takes longer than reading the file. An answer is
+worked out by a function of the question's own numbers: ``remembered`` takes the function and its arguments, makes the
+cache key of all of them, and refuses functions that see anything else. So two questions with different answers cannot
+share a key. Records are part of a question whole, whichever of their fields the answer depends on.
+
+Besides, the key has the version of dp-accounting and the code that works the answer out:
 
 - all of ``dp_core/accounting/`` and what it imports (``tasks.privacy.accounting_sources``);
 - this module, which turns settings into events and splits δ;
@@ -10,10 +14,11 @@ key is the question, the version of dp-accounting and the code that works the an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,48 +54,66 @@ def noise_multiplier_for(
     for the largest model and the noise of secret runs; and ``vocabulary``, a private vocabulary released from the
     same examples.
     """
+    return remembered(
+        _noise_multiplier,
+        epsilon=epsilon,
+        delta=delta,
+        examples=examples,
+        batch_size=batch_size,
+        steps=steps,
+        sampler=sampler,
+        # Two draws of a vocabulary cost the same, so ``draw`` is not part of the question.
+        vocabulary=None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta],
+        accountant=accountant,
+    )
 
-    def calibrate() -> float:
-        import dp_accounting
 
-        from dp_core.accounting.epsilon import calibrate_noise
-        from dp_core.accounting.noise_tails import NoiseTails, least_noise_multiplier, tail_charge
-        from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
+def _noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    examples: int,
+    batch_size: int,
+    steps: int,
+    sampler: str,
+    vocabulary: list[float] | None,
+    accountant: Literal["tightest", "RDP"],
+) -> float:
+    import dp_accounting
 
-        made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
-        left = delta * (1 - TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary.delta)
-        tails = functools.partial(tail_charge, made, steps=steps, tails=NoiseTails())
+    from dp_core.accounting.epsilon import calibrate_noise
+    from dp_core.accounting.noise_tails import NoiseTails, least_noise_multiplier, tail_charge
+    from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
 
-        def event(noise_multiplier: float) -> dp_accounting.DpEvent:
-            training = made.event(noise_multiplier=noise_multiplier, steps=steps)
-            if vocabulary is None:
-                return training
-            return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary.noise_multiplier)])
+    made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
+    left = delta * (1 - TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary[1])
+    tails = functools.partial(tail_charge, made, steps=steps, tails=NoiseTails())
 
-        def at(reserved: float) -> float:
-            return calibrate_noise(
-                event,
-                target_epsilon=epsilon,
-                target_delta=(left - reserved) * (1 - tails(noise_multiplier=1.0).share),
-                neighboring_relation=made.neighboring_relation,
-                accountant=accountant,
-            )
+    def event(noise_multiplier: float) -> dp_accounting.DpEvent:
+        training = made.event(noise_multiplier=noise_multiplier, steps=steps)
+        if vocabulary is None:
+            return training
+        return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary[0])])
 
-        # More noise makes both ε and the charge for tails smaller. So what too little noise needs is enough.
-        # The compiled step gets the noise multiplier as a float32 number, which may be below by one part in 10⁷.
-        reserved = NOISE_TAIL_SHARE_OF_DELTA * left
-        enough = at(reserved)
-        needed = tails(noise_multiplier=enough * (1 - 1e-6)).delta
-        if needed > reserved:
-            reserved = min(needed, left / 2)
-            least = least_noise_multiplier(made, steps=steps, tails=NoiseTails(), allowed=reserved)
-            enough = max(at(reserved), least * (1 + 1e-6))
-        return enough
+    def at(reserved: float) -> float:
+        return calibrate_noise(
+            event,
+            target_epsilon=epsilon,
+            target_delta=(left - reserved) * (1 - tails(noise_multiplier=1.0).share),
+            neighboring_relation=made.neighboring_relation,
+            accountant=accountant,
+        )
 
-    # Two draws of a vocabulary cost the same, so ``draw`` is not part of the question.
-    covered = None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta]
-    question = ["calibrate", epsilon, delta, examples, batch_size, steps, sampler, covered, accountant]
-    return remembered(question, calibrate)
+    # More noise makes both ε and the charge for tails smaller. So what too little noise needs is enough.
+    # The compiled step gets the noise multiplier as a float32 number, which may be below by one part in 10⁷.
+    reserved = NOISE_TAIL_SHARE_OF_DELTA * left
+    enough = at(reserved)
+    needed = tails(noise_multiplier=enough * (1 - 1e-6)).delta
+    if needed > reserved:
+        reserved = min(needed, left / 2)
+        least = least_noise_multiplier(made, steps=steps, tails=NoiseTails(), allowed=reserved)
+        enough = max(at(reserved), least * (1 + 1e-6))
+    return enough
 
 
 def epsilon_of(
@@ -98,50 +121,87 @@ def epsilon_of(
 ) -> EpsilonBound:
     """Returns the upper bound on ε of one mechanism as it ran, or of several on the same examples together."""
     from dp_core.accounting.epsilon import EpsilonBound
-    from dp_core.accounting.mechanism import MechanismRecord, compose
+    from dp_core.accounting.mechanism import MechanismRecord
 
-    ran = compose([records] if isinstance(records, MechanismRecord) else records, group_size=group_size)
-    question = ["epsilon", repr(ran.event), delta, ran.spent_delta, ran.lost_share, ran.neighboring_relation.name]
-    return EpsilonBound(*remembered(question, lambda: list(ran.epsilon_bound(delta))))
+    ran = [records] if isinstance(records, MechanismRecord) else list(records)
+    return EpsilonBound(*remembered(_epsilon_bound, records=ran, delta=delta, group_size=group_size))
+
+
+def _epsilon_bound(*, records: list[MechanismRecord], delta: float, group_size: int) -> list[Any]:
+    from dp_core.accounting.mechanism import compose
+
+    return list(compose(records, group_size=group_size).epsilon_bound(delta))
 
 
 def epsilon_lower_of(record: MechanismRecord, delta: float) -> float | None:
     """Returns a lower bound on every valid ε of a mechanism; None if none is known for its sampler."""
-    question = ["epsilon_lower", record.sampler, repr(record.training_event()), delta, record.truncation_delta()]
-    return remembered(question, lambda: record.epsilon_lower(delta))
+    return remembered(_epsilon_lower, record=record, delta=delta)
 
 
-def selected_epsilon_of(record: MechanismRecord, delta: float, *, mean_trials: float) -> float:
-    """Returns ε of publishing the best of a random number of trials that all run this mechanism."""
+def _epsilon_lower(*, record: MechanismRecord, delta: float) -> float | None:
+    return record.epsilon_lower(delta)
+
+
+def selected_epsilon_of(records: Sequence[MechanismRecord], delta: float, *, mean_trials: float) -> float:
+    """Returns ε of publishing the best of a random number of trials that all run the same mechanism.
+
+    Raises ``UserError`` if the records are not of the same mechanism: the theorem has no answer for those.
+    """
+    if not same_mechanism(records):
+        raise UserError(
+            "repeat-and-select needs trainings of equal privacy, but these have different noise, batches or steps: "
+            "train them again with one value of each setting that affects them, or with `search: all`"
+        )
+    return remembered(_selected_epsilon, record=records[0], delta=delta, mean_trials=mean_trials)
+
+
+def _selected_epsilon(*, record: MechanismRecord, delta: float, mean_trials: float) -> float:
     from dp_core.accounting.tuning import repeat_and_select_epsilon
 
-    question = [
-        "select",
-        repr(record.training_event()),
-        record.vocabulary,
-        record.truncation_delta(),
-        delta,
-        mean_trials,
-    ]
-    return remembered(question, lambda: repeat_and_select_epsilon(record, delta, mean_trials=mean_trials))
+    return repeat_and_select_epsilon(record, delta, mean_trials=mean_trials)
 
 
-def remembered(question: list[Any], answer: Callable[[], Any]) -> Any:
-    """Returns the answer to a question from the cache, or works it out and caches it.
+def same_mechanism(records: Sequence[MechanismRecord]) -> bool:
+    """Returns whether all records have the same accounting: events, truncation and vocabulary."""
+    return all(
+        one.training_event() == records[0].training_event()
+        and one.truncation_delta() == records[0].truncation_delta()
+        and one.vocabulary == records[0].vocabulary
+        for one in records[1:]
+    )
 
-    Question and answer must be JSON-able, except that numbers in the answer may be infinite. Raises
-    ``UserError`` if the accountant fails on the numbers.
+
+def remembered(answer: Callable[..., Any], /, **asked: Any) -> Any:
+    """Returns ``answer(**asked)`` from the cache, or works it out and caches it.
+
+    The question, which is the function's name and all of its arguments, must be JSON-able, except for dataclasses,
+    which count with all their fields; numbers in the answer may be infinite. Raises ``UserError`` if the accountant
+    fails on the numbers.
     """
+    if answer.__closure__ or inspect.ismethod(answer):
+        raise TypeError(f"{answer.__qualname__} sees more than its arguments: its answers must not be cached")
+    question = {"of": f"{answer.__module__}.{answer.__qualname__}", "asked": _plain(asked)}
     key = short_hash([version("dp-accounting"), code_version(_module_of(answer)), question])
     path = home() / "cache" / "accounting" / f"{key}.json"
     if path.exists():
         return _from_json(read_json(path, alone=True)["answer"])
     try:
-        value = answer()
+        value = answer(**asked)
     except (ArithmeticError, MemoryError, ValueError) as error:
         # The settings are too extreme for the accountant; only the user can change them.
         raise UserError(f"the accountant cannot work this out: {error}") from None
     write_json(path, {"question": question, "answer": _to_json(value)})
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Returns a question with dataclasses as dictionaries, under the names of their classes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__name__: _plain(dataclasses.asdict(value))}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     return value
 
 
@@ -166,5 +226,5 @@ def code_version(asking: Path, checkout: Path = CHECKOUT) -> str:
     return short_hash(sorted(path.read_text(encoding="utf-8") for path in files))
 
 
-def _module_of(function: Callable[[], Any]) -> Path:
+def _module_of(function: Callable[..., Any]) -> Path:
     return Path(inspect.getfile(function))

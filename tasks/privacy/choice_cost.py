@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.labels.record import LabelRecord, composed_epsilon
-from tasks.privacy.cached_accounting import epsilon_of, selected_epsilon_of
+from tasks.privacy.cached_accounting import epsilon_of, same_mechanism, selected_epsilon_of
+from tasks.privacy.guarantees import Kind, no_guarantee
 from tasks.reporting.document import Cell, Table
 from tasks.reporting.results import Result
 from tasks.runtime.errors import UserError
@@ -19,69 +20,80 @@ class ChoiceCost(NamedTuple):
     """ε of a model that was chosen among ``trials`` trainings.
 
     ``composed`` is ε of all trainings together. ``repeat_and_select`` is the ε by Papernot and Steinke (2022), which
-    holds only if the number of trainings was drawn at random (``random``); None if there is no such bound.
+    holds only if the number of trainings was drawn at random (``random``) and nobody can know it; None if there is no
+    such bound. ``without`` has the reasons why trainings have no guarantee (``tasks.privacy.guarantees``).
     """
 
     trials: int
     composed: float
     repeat_and_select: float | None
     random: bool
+    without: frozenset[Kind] = frozenset()
 
     @property
-    def holds(self) -> float:
-        """The valid ε of the chosen model, including the choice."""
-        return self.repeat_and_select if self.random and self.repeat_and_select is not None else self.composed
+    def only_seeded(self) -> bool:
+        """Whether all that is missing is that the trainings were secret."""
+        return self.without == {"seeded"}
+
+    @property
+    def priced(self) -> float:
+        """ε of the chosen model, including the choice, if every training has a guarantee."""
+        # With seeds, the number of trainings is a public hash: repeat-and-select does not apply.
+        drawn = self.random and "seeded" not in self.without
+        return self.repeat_and_select if drawn and self.repeat_and_select is not None else self.composed
+
+    @property
+    def holds(self) -> float | None:
+        """The valid ε of the chosen model, including the choice; None if there is no guarantee."""
+        return None if self.without else self.priced
 
 
 def choice_cost(result: Result, mean_trials: float | None = None) -> ChoiceCost:
     """Returns what choosing a cell's settings among all its trainings costs.
 
-    ``mean_trials`` is the mean number of trainings, if the number was drawn at random.
+    ``mean_trials`` is the mean number of trainings, if the number was drawn at random. Raises ``UserError`` if it was
+    and the trainings were not equally private, so that repeat-and-select has no answer.
     """
-    records = [FinishedTrial.open(trial).mechanism for trial in result.tried]
+    opened = [FinishedTrial.open(trial) for trial in result.tried]
+    without = frozenset(reason.kind for one in opened if (reason := no_guarantee(one)) is not None)
+    records = [one.mechanism for one in opened]
     labels = [record for record in records if isinstance(record, LabelRecord)]
     if labels:
-        return ChoiceCost(len(result.tried), composed_epsilon(labels), None, random=False)
+        return ChoiceCost(len(opened), composed_epsilon(labels), None, random=False, without=without)
     delta = result.trial.target_delta
-    composed = epsilon_of([record for record in records if isinstance(record, MechanismRecord)], delta).epsilon
-    mean = mean_trials or len(result.tried)
+    private = [record for record in records if isinstance(record, MechanismRecord)]
+    composed = epsilon_of(private, delta).epsilon
+    mean = mean_trials or len(opened)
     if mean == 1:
-        return ChoiceCost(1, composed, None, random=False)
-    record = FinishedTrial.open(result.trial).mechanism
-    assert isinstance(record, MechanismRecord)
+        return ChoiceCost(1, composed, None, random=False, without=without)
+    selected = _selected(private, delta, mean, must=mean_trials is not None)
+    return ChoiceCost(len(opened), composed, selected, random=mean_trials is not None, without=without)
+
+
+def _selected(records: Sequence[MechanismRecord], delta: float, mean_trials: float, *, must: bool) -> float | None:
+    """Returns ε by repeat-and-select; None if there is none.
+
+    Mechanisms that differ have none. If one ``must`` apply, that raises ``UserError``.
+    """
+    if not same_mechanism(records):
+        return selected_epsilon_of(records, delta, mean_trials=mean_trials) if must else None
     try:
-        selected = selected_epsilon_of(record, delta, mean_trials=mean)
+        selected = selected_epsilon_of(records, delta, mean_trials=mean_trials)
     except UserError:  # Truncation over so many trials uses up all of δ.
-        selected = math.inf
-    selected_or_none = selected if selected < math.inf else None
-    return ChoiceCost(len(result.tried), composed, selected_or_none, random=mean_trials is not None)
+        return None
+    return selected if selected < math.inf else None
 
 
 def choice_table(
     results: Sequence[Result], costs: Mapping[int, ChoiceCost], audited: Mapping[str, float | None]
 ) -> Table:
     """Returns the table of what each choice costs; ``costs`` is keyed by the index of the result."""
-    chosen = "The settings were chosen by validation loss among several trainings on the same examples. "
-    if any(cost.random for cost in costs.values()):
-        how = chosen + (
-            "The number of trainings and the settings of each were drawn at random (`search: random`). So the choice "
-            "costs what repeat-and-select says (Papernot and Steinke, 2022; by RDP), provided that this was the only "
-            "such search, that only the best model is published, and that the number of trainings is not. Composition "
-            "is the ε of all trainings together: at that ε, all of them may be published."
-        )
-    elif all(cost.trials == 1 for cost in costs.values()):
-        how = "Each cell has one training, so its settings were not chosen: the choice costs nothing."
-    else:
-        how = chosen + (
-            "Every setting was tried (`search: all`). So what holds for the chosen model, including the choice, is the "
-            "composition of all trainings of the cell: at that ε, all of them may be published. Repeat-and-select is "
-            "what the choice would cost if the number of trainings had been drawn at random with the same mean "
-            "(`search: random`; Papernot and Steinke, 2022; by RDP). It is not a guarantee of this run."
-        )
+    seeded = any(cost.only_seeded for cost in costs.values())
     rows = []
     for number, cost in costs.items():
         result = results[number]
-        epsilons = [audited[result.trial.key], cost.composed, cost.repeat_and_select, cost.holds]
+        last = cost.priced if cost.holds is not None or cost.only_seeded else None
+        epsilons = [audited[result.trial.key], cost.composed, cost.repeat_and_select]
         shown = [Cell("–") if epsilon is None else Cell(f"{epsilon:.3f}", epsilon) for epsilon in epsilons]
         rows.append(
             [
@@ -90,8 +102,8 @@ def choice_table(
                 Cell(result.trial.epsilon_label, result.epsilon),
                 shown[0],
                 Cell(str(cost.trials), cost.trials),
-                *shown[1:3],
-                shown[3]._replace(strong=True),
+                *shown[1:],
+                Cell("none") if last is None else Cell(f"{last:.3f}", last, strong=cost.holds is not None),
             ]
         )
     columns = [
@@ -102,10 +114,56 @@ def choice_table(
         "trainings",
         "composition",
         "repeat-and-select",
-        "ε with the choice",
+        "ε with the choice, if secret" if seeded else "ε with the choice",
     ]
     caption = (
-        how + " This is for training examples and for the choice within a cell. Choosing between methods as well costs "
-        "the composition of all their trainings. Validation examples were used without noise and have no guarantee."
+        f"{_how(costs.values(), seeded=seeded)} This is for training examples and for the choice within a cell. "
+        "Choosing between methods as well costs the composition of all their trainings. Validation examples were used "
+        "without noise and have no guarantee."
     )
     return Table("choice", "What choosing the settings costs", columns, rows, caption)
+
+
+def _how(costs: Iterable[ChoiceCost], *, seeded: bool) -> str:
+    """Returns what the numbers mean, and which of them hold."""
+    costs = list(costs)
+    said = []
+    if seeded:
+        said.append(
+            "The trainings were seeded (`randomness: seeded`): whoever knows the seeds can subtract their noise, so "
+            "nothing here is a guarantee, and none of the models may be published. The numbers say what would hold if "
+            "the same trainings had been run with `randomness: secret`, each with its own secret draw."
+        )
+    publish = "" if seeded else ": at that ε, all of them may be published"
+    if any(cost.random for cost in costs):
+        said.append(f"{_CHOSEN} The number of trainings and the settings of each were drawn at random.")
+        if seeded:
+            said.append(
+                "But with seeds the number of trainings is a hash that anyone can compute. Repeat-and-select needs a "
+                "number that nobody knows, so it does not hold here; the last column is the composition."
+            )
+        else:
+            said.append(
+                "So the choice costs what repeat-and-select says (`search: random`; Papernot and Steinke, 2022; by "
+                "RDP), provided that this was the only such search, that only the best model is published, and that "
+                f"the number of trainings is not. Composition is the ε of all trainings together{publish}."
+            )
+    elif all(cost.trials == 1 for cost in costs):
+        said.append("Each cell has one training, so its settings were not chosen: the choice costs nothing.")
+    else:
+        said.append(
+            f"{_CHOSEN} Every setting was tried (`search: all`). So what {'would hold' if seeded else 'holds'} for the "
+            f"chosen model, including the choice, is the composition of all trainings of the cell{publish}. "
+            "Repeat-and-select is what the choice would cost if the number of trainings had been drawn at random with "
+            "the same mean (`search: random`; Papernot and Steinke, 2022; by RDP). It is not a guarantee of this run."
+        )
+    others = sorted({kind for cost in costs for kind in cost.without if kind != "seeded"})
+    if others:
+        said.append(
+            f"“none”: a training of the cell has no guarantee ({', '.join(others)}), so its choice has none. "
+            "Composition counts a training that diverged as all of its planned steps."
+        )
+    return " ".join(said)
+
+
+_CHOSEN = "The settings were chosen by validation loss among several trainings on the same examples."

@@ -7,7 +7,7 @@ from tasks.privacy.audit_result import AuditResult
 from tasks.training.trial import RESPONSES, Trial
 
 
-def label_statement(trial: Trial, record: LabelRecord, audit: AuditResult) -> str:
+def label_statement(trial: Trial, record: LabelRecord, audit: AuditResult, name: str) -> str:
     """Returns the statement of a LabelDP trial as Markdown, from its record and the audit's result."""
     passed = audit["verdict"] == "passed"
     held = "within" if passed else "NOT SHOWN TO BE WITHIN"
@@ -25,7 +25,7 @@ def label_statement(trial: Trial, record: LabelRecord, audit: AuditResult) -> st
     return f"""\
 # Privacy statement
 
-Trial `{trial.key}` ({trial.label()}), ε = {record.epsilon:.4f} **for labels only**: {held} its budget of \
+Trial `{name}` ({trial.label()}), ε = {record.epsilon:.4f} **for labels only**: {held} its budget of \
 {trial.epsilon:g}.
 
 ## Setting
@@ -64,8 +64,11 @@ probability {record.keep_probability:.6g} and otherwise replaced by one of the o
 - **Features**, the vocabulary made from them, and whether an example is in the data.
 - **The size of the training split**, and the points in time at which the log was split.
 - **Validation and test labels.** Settings were chosen by the loss on the true validation labels, without noise.
-- **Logged metrics** of validation and test, `evidence.json` and the data card. The logged training losses are computed
-  from the responses, so they are as private as the responses.
+- **Every reported loss.** Validation and test losses of this and other trials, the non-private baseline's among them,
+  relative losses, `evidence.json` and the data card are computed from true labels without noise. The logged training
+  losses are computed from the responses, so they are as private as the responses.
+- **The trial's key and the data's fingerprint** in MLflow, in reports and in the names of folders: they are hashes of
+  the log. Do not publish them.
 - **Several labels of one user.** The unit of privacy is one label: k labels of one user have k times the ε.
 - **Events behind labels.** If a label counts conversions that are recorded in other rows of the log, one conversion can
   affect the labels of several examples.

@@ -6,7 +6,7 @@ Answers are JSON-able and cached: asked again, they are returned without loading
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 
 from tasks.privacy.cached_accounting import epsilon_of, noise_multiplier_for, remembered
 from tasks.runtime.errors import UserError
@@ -79,38 +79,42 @@ def epsilon_answer(training: Training, *, noise_multiplier: float, group_size: i
     if group_size > asked.examples:
         raise UserError(f"a group of {group_size:,} is larger than the {asked.examples:,} examples")
 
-    def work_out() -> EpsilonAnswer:
-        record, delta = _record(asked, noise_multiplier), float(asked.delta or 0)
-        answer: EpsilonAnswer = {
-            **_accounting(record, delta, group_size=group_size),
-            "epsilon_lower": record.epsilon_lower(delta) if group_size == 1 else None,
-            "group_size": group_size,
-        }
-        claimed = _commonly_claimed(record, delta) if group_size == 1 else None
-        if claimed is not None:
-            answer["poisson_epsilon_not_valid_here"] = claimed
-        return answer
+    return remembered(
+        _epsilon_answer, training=asked._asdict(), noise_multiplier=noise_multiplier, group_size=group_size
+    )
 
-    return remembered(["epsilon of", *asked, noise_multiplier, group_size], work_out)
+
+def _epsilon_answer(*, training: dict[str, Any], noise_multiplier: float, group_size: int) -> EpsilonAnswer:
+    asked = Training(**training)
+    record, delta = _record(asked, noise_multiplier), float(asked.delta or 0)
+    answer: EpsilonAnswer = {
+        **_accounting(record, delta, group_size=group_size),
+        "epsilon_lower": record.epsilon_lower(delta) if group_size == 1 else None,
+        "group_size": group_size,
+    }
+    claimed = _commonly_claimed(record, delta) if group_size == 1 else None
+    if claimed is not None:
+        answer["poisson_epsilon_not_valid_here"] = claimed
+    return answer
 
 
 def calibration_answer(training: Training, *, epsilon: float) -> CalibrationAnswer:
     """Returns the noise multiplier that a budget needs, and the ε that it gives."""
-    asked = training.checked()
+    return remembered(_calibration_answer, training=training.checked()._asdict(), epsilon=epsilon)
 
-    def work_out() -> CalibrationAnswer:
-        delta = float(asked.delta or 0)
-        noise_multiplier = noise_multiplier_for(
-            epsilon=epsilon,
-            delta=delta,
-            examples=asked.examples,
-            batch_size=asked.batch_size,
-            steps=_steps(asked),
-            sampler=asked.sampler,
-        )
-        return {**_accounting(_record(asked, noise_multiplier), delta), "target_epsilon": epsilon}
 
-    return remembered(["calibration of", *asked, epsilon], work_out)
+def _calibration_answer(*, training: dict[str, Any], epsilon: float) -> CalibrationAnswer:
+    asked = Training(**training)
+    delta = float(asked.delta or 0)
+    noise_multiplier = noise_multiplier_for(
+        epsilon=epsilon,
+        delta=delta,
+        examples=asked.examples,
+        batch_size=asked.batch_size,
+        steps=_steps(asked),
+        sampler=asked.sampler,
+    )
+    return {**_accounting(_record(asked, noise_multiplier), delta), "target_epsilon": epsilon}
 
 
 def _steps(asked: Training) -> int:

@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.labels.record import LabelRecord, composed_epsilon
 from tasks.privacy.cached_accounting import epsilon_of
+from tasks.privacy.guarantees import no_guarantee
 from tasks.runtime.errors import UserError
 from tasks.training.finished import FinishedTrial
 from tasks.training.trial import Trial
@@ -34,16 +35,21 @@ def releases(keys: Sequence[str], delta: float | None = None) -> list[Published]
     Models of the same dataset are taken to see the same examples, and different datasets to have no example in common.
     ``delta`` defaults to the smallest δ of the trials.
 
-    Raises ``UserError`` for a trial without a guarantee, and for a dataset with both DP-SGD and LabelDP models, which
-    have no common ε.
+    Raises ``UserError`` if a trial has no guarantee (``tasks.privacy.guarantees``), and for a dataset with both DP-SGD
+    and LabelDP models, which have no common ε.
     """
+    opened = [FinishedTrial.open(key) for key in dict.fromkeys(keys)]
+    reasons = [
+        f"trial {finished.folder.name} ({finished.trial.label()}): {reason.why}"
+        for finished in opened
+        if (reason := no_guarantee(finished)) is not None
+    ]
+    if reasons:
+        raise UserError("publishing these models has no privacy guarantee:\n" + "\n".join(reasons))
     by_dataset: dict[str, list[tuple[Trial, Record]]] = defaultdict(list)
-    for key in dict.fromkeys(keys):
-        finished = FinishedTrial.open(key)
-        trial, mechanism = finished.trial, finished.mechanism
-        if mechanism is None:
-            raise UserError(f"trial {key} ({trial.label()}) has no privacy guarantee: it must not be published")
-        by_dataset[trial.dataset].append((trial, mechanism))
+    for finished in opened:
+        assert finished.mechanism is not None
+        by_dataset[finished.trial.dataset].append((finished.trial, finished.mechanism))
     results = []
     for dataset, published in by_dataset.items():
         mechanisms = {trial.mechanism for trial, _ in published}

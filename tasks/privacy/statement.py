@@ -6,7 +6,8 @@ is applied to, the accounting, and how to verify it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,7 @@ from dp_core.accounting.epsilon import EpsilonBound
 from dp_core.accounting.mechanism import MechanismRecord, proven_sensitivity
 from dp_core.clipping.factors import clip_factor
 from tasks.privacy.audit_result import AuditResult
+from tasks.runtime.progress import counted
 from tasks.training.trial import Trial
 
 _NOT_COVERED = """\
@@ -23,8 +25,13 @@ _NOT_COVERED = """\
   the total with `python -m tasks releases`.
 - **The size of the training split.** N is treated as public: it determines the sampling probability and δ. The points
   in time at which the log was split are public too.
-- **Logged metrics.** The training losses in the log and in MLflow, the audit's evidence in `evidence.json` and the
-  data card are computed from private examples without noise. Do not publish them with the model.
+- **Every reported loss.** Training, validation and test losses in the log, in MLflow and in reports, the relative
+  losses, the audit's evidence in `evidence.json` and the data card are computed from private examples without noise.
+  Do not publish them with the model.
+- **The non-private baseline.** Its losses, and whatever is relative to them, come from a model without any guarantee.
+- **The trial's key and the data's fingerprint** in MLflow, in reports and in the names of folders. They are hashes of
+  the log: someone who knows all of its rows but one can test candidates for that one. Do not publish them. The name
+  of the trial in this statement was drawn at random.
 - **Failures.** If an example with a non-finite gradient stops a run, the fact that it stopped reveals something
   about that example.
 - **Validation and test examples.** The guarantee is for the examples of the training split.
@@ -51,12 +58,13 @@ def private_statement(
     bound: EpsilonBound,
     audit: AuditResult,
     vocabulary: Mapping[str, Any],
+    name: str,
 ) -> str:
     """Returns the statement of a DP-SGD trial as Markdown, from its record and the audit's result."""
     return f"""\
 # Privacy statement
 
-{_budget_line(trial, bound, audit)}
+{_budget_line(trial, bound, audit, name)}
 
 ## Setting
 
@@ -91,7 +99,7 @@ def private_statement(
 | Clip norm C | {_clip_norm(record)} |
 | Noise multiplier σ | {record.noise_multiplier:.6g} (noise of standard deviation σ·{_clip_norms(record.sensitivity)} \
 per coordinate){_count_noise(record)} |
-| Sensitivity of a sum | {_clip_norms(proven_sensitivity(record.microbatch_size))}, for adding or removing one example |
+| Sensitivity of a sum | {_clip_norms(proven_sensitivity(record.microbatch_size))}, for emptying one example |
 | Gradient scale | divided by the expected batch size, not by the actual one |
 
 ## Randomness
@@ -117,8 +125,49 @@ clipped nor noised. Do not release it.
 """
 
 
+def diverged_statement(trial: Trial, record: MechanismRecord, steps: int, name: str) -> str:
+    """Returns the statement of a DP-SGD trial that diverged as Markdown; ``steps`` is the number that it ran."""
+    return f"""\
+# Privacy statement
+
+Trial `{name}` ({trial.label()}). **This run diverged, and there is no guarantee to give.** It ran {steps:,} of
+{record.steps:,} planned steps, and its model was not finite. Whether and when that happens depends on the training
+examples, which no ε of the noisy sums covers. No parameters were written. Do not publish anything of this run, nor
+that it diverged.
+
+Where its cost counts, as in the choice of hyperparameters, it counts as all {record.steps:,} planned steps.
+"""
+
+
+def audits_line(audits: Sequence[AuditResult]) -> str:
+    """Returns what the audits of several trials found as one line: how many kept their budgets, and what others are."""
+    kinds = Counter(_kind(audit) for audit in audits)
+    return f"{counted(len(audits), 'trial')} audited: " + ", ".join(
+        f"{number} {words}" for words, number in ((words, kinds[words]) for words in _KINDS) if number
+    )
+
+
+_WITHIN, _PAPER, _DIVERGED, _PLAIN, _FAILED = _KINDS = (
+    "within budget",
+    "with the paper's noise, whose budget is no guarantee",
+    "diverged, without a guarantee",
+    "not private",
+    "FAILED",
+)
+
+
+def _kind(audit: AuditResult) -> str:
+    if audit["verdict"] != "passed":
+        return _DIVERGED if audit["verdict"] == "diverged" else _FAILED
+    if audit["budget"] is None:
+        return _PLAIN
+    return _WITHIN if audit["claimed_epsilon"] is None else _PAPER
+
+
 def summary(audit: AuditResult) -> str:
     """Returns the audit's result as one line for the log."""
+    if audit["verdict"] == "diverged":
+        return "no guarantee (diverged)"
     if audit["epsilon"] is None:
         return "no guarantee (non-private baseline)"
     line = f"ε = {audit['epsilon']:.4f} at δ = {audit['target_delta']:.3g}"
@@ -136,9 +185,7 @@ def _guarantee(trial: Trial, bound: EpsilonBound, audit: AuditResult) -> str:
 
 def _relation(record: MechanismRecord) -> str:
     name = record.neighboring_relation.name.lower()
-    if name == "replace_special":
-        return f"{name}: one example is replaced by an empty example that contributes nothing"
-    return f"{name}: one example is added or removed"
+    return f"{name} (zeroing out): one example is replaced by an empty one that contributes nothing; N is public"
 
 
 def _sampler(record: MechanismRecord) -> str:
@@ -242,13 +289,13 @@ def _evidence(record: MechanismRecord, audit: AuditResult) -> str:
     return "\n".join(lines)
 
 
-def _budget_line(trial: Trial, bound: EpsilonBound, audit: AuditResult) -> str:
+def _budget_line(trial: Trial, bound: EpsilonBound, audit: AuditResult, name: str) -> str:
     if audit["claimed_epsilon"] is not None:
         return (
-            f"Trial `{trial.key}` ({trial.label()}). **The budget of ε = {trial.epsilon:g} is not a guarantee under "
-            "adding or removing one example**: noise was scaled as in the paper, which takes the clip norm as the "
+            f"Trial `{name}` ({trial.label()}). **The budget of ε = {trial.epsilon:g} is not a guarantee**: noise was "
+            "scaled as in the paper, which takes the clip norm as the "
             f"sensitivity and arrives at ε = {audit['claimed_epsilon']:.4f}. But an example in a microbatch can change "
             f"the sum by twice the clip norm. What holds is ε = {bound.epsilon:.4f}."
         )
     held = "within" if audit["verdict"] == "passed" else "NOT SHOWN TO BE WITHIN"
-    return f"Trial `{trial.key}` ({trial.label()}), ε = {bound.epsilon:.4f}: {held} its budget of {trial.epsilon:g}."
+    return f"Trial `{name}` ({trial.label()}), ε = {bound.epsilon:.4f}: {held} its budget of {trial.epsilon:g}."

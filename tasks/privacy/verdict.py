@@ -25,7 +25,7 @@ from dp_core.labels.record import LabelRecord, response_defects
 from tasks.privacy.audit_result import AttackResult, AuditResult
 from tasks.privacy.cached_accounting import epsilon_lower_of, epsilon_of
 from tasks.privacy.label_statement import label_statement
-from tasks.privacy.statement import non_private_statement, private_statement
+from tasks.privacy.statement import diverged_statement, non_private_statement, private_statement
 from tasks.runtime.errors import UserError
 from tasks.training.finished import Evidence, TrialRecord
 from tasks.training.trial import Trial
@@ -41,8 +41,12 @@ class AuditFailure(UserError):
     """A run that does not keep its promise."""
 
 
-def judge(trial: Trial, record: TrialRecord, evidence: Evidence) -> tuple[AuditResult, str]:
+def judge(
+    trial: Trial, record: TrialRecord, evidence: Evidence, *, name: str = "without a name"
+) -> tuple[AuditResult, str]:
     """Returns the audit's result and the privacy statement of a trial. Reads and writes no files.
+
+    ``name`` is what the statement calls the trial. It must say nothing about the data, as the trial's key does.
 
     Raises ``AuditFailure`` if a private trial has no record of its mechanism.
     """
@@ -52,23 +56,26 @@ def judge(trial: Trial, record: TrialRecord, evidence: Evidence) -> tuple[AuditR
     if mechanism is None:
         raise AuditFailure(f"audit of {trial.label()} failed: a private trial left no record of its mechanism")
     if trial.mechanism == "label_dp":
-        return _judge_labels(trial, LabelRecord.from_json(mechanism), evidence)
-    return _judge_dp_sgd(trial, MechanismRecord.from_json(mechanism), record, evidence)
+        return _judge_labels(trial, LabelRecord.from_json(mechanism), evidence, name)
+    return _judge_dp_sgd(trial, MechanismRecord.from_json(mechanism), record, evidence, name)
 
 
 def _judge_dp_sgd(
-    trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence
+    trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence, name: str
 ) -> tuple[AuditResult, str]:
     bound = epsilon_of(ran, trial.target_delta)
     claim = ran.as_claimed()
     claimed = bound if claim is None else epsilon_of(claim, trial.target_delta)
     findings = _budget_findings(trial, ran, claimed.epsilon)
-    findings += _batch_findings(ran, evidence)
+    findings += _batch_findings(ran, record, evidence)
     findings += _step_findings(ran, record, evidence)
     findings += _vocabulary_findings(ran, record)
     attack, attack_findings = _attack(trial, ran, evidence)
     findings += attack_findings
     result = _result(trial, findings, target_delta=trial.target_delta)
+    if record["test_loss"] is None and not findings:
+        result["verdict"] = "diverged"
+        return result, diverged_statement(trial, ran, record["steps"], name)
     result.update(
         {
             "accountant": bound.accountant,
@@ -85,10 +92,10 @@ def _judge_dp_sgd(
             "attack": attack,
         }
     )
-    return result, private_statement(trial, ran, bound, result, record["vocabulary"])
+    return result, private_statement(trial, ran, bound, result, record["vocabulary"], name)
 
 
-def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence) -> tuple[AuditResult, str]:
+def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence, name: str) -> tuple[AuditResult, str]:
     findings = []
     # Splitting a budget and adding its parts again can be off in the last digit.
     if ran.epsilon > (trial.epsilon or 0.0) * (1 + 1e-12):
@@ -102,7 +109,7 @@ def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence) -> tuple[A
         findings += histogram_defects(ran.histogram_epsilon, evidence["histogram_noise"])
     result = _result(trial, findings, target_delta=0.0)
     result.update({"accountant": "randomised response", "epsilon": _finite(ran.epsilon)})
-    return result, label_statement(trial, ran, result)
+    return result, label_statement(trial, ran, result, name)
 
 
 def _result(trial: Trial, findings: list[str], *, target_delta: float) -> AuditResult:
@@ -143,12 +150,18 @@ def _budget_findings(trial: Trial, ran: MechanismRecord, claimed_epsilon: float)
     return findings
 
 
-def _batch_findings(ran: MechanismRecord, evidence: Evidence) -> list[str]:
+def _batch_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
     counts = SamplingCounts.from_json(evidence["sampling"])
     findings = sampling_defects(ran.stated_sampler, counts)
-    if counts.steps != ran.steps:
-        findings.append(f"{ran.steps:,} steps are recorded, but {counts.steps:,} batches were seen")
+    steps = _steps_run(ran, record)
+    if counts.steps != steps:
+        findings.append(f"{steps:,} steps are recorded, but {counts.steps:,} batches were seen")
     return findings
+
+
+def _steps_run(ran: MechanismRecord, record: TrialRecord) -> int:
+    """Returns how many steps were run: a run that diverged is accounted for all the steps that were planned."""
+    return record["steps"] if record["test_loss"] is None else ran.steps
 
 
 def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]:
@@ -167,9 +180,10 @@ def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]
 
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
     """Returns what the device's reports, the replayed dispatches and the probe contradict."""
-    findings = StepLog(**evidence["log"]).defects(ran.steps)
-    if evidence["device_steps"] != ran.steps:
-        findings.append(f"{ran.steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
+    steps = _steps_run(ran, record)
+    findings = StepLog(**evidence["log"]).defects(steps)
+    if evidence["device_steps"] != steps:
+        findings.append(f"{steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
     if not evidence["releases_the_last_state"]:
         findings.append("the released parameters are not those of the last step")
     findings += _interruption_findings(evidence)

@@ -25,8 +25,7 @@ def fairness_notes(results: Sequence[Result]) -> list[str]:
     if any(result.trial.sensitivity == "paper" for result in results):
         notes.append(
             "Some noise was scaled as in the paper (`sensitivity: paper`), which is less than what one example in a "
-            "microbatch can change. There the budget is the paper's claim; the audited ε is what holds when an "
-            "example is added or removed."
+            "microbatch can change. There the budget is the paper's claim, and the audited ε is what holds."
         )
     if any(result.trial.randomness == "seeded" for result in results):
         notes.append("The noise came from fixed seeds: these models are reproductions and must not be released.")
@@ -51,19 +50,12 @@ def _noise(results: Sequence[Result]) -> str:
 
 
 def _unlike_guarantees(results: Sequence[Result]) -> list[str]:
-    """Returns what sets guarantees apart that have the same ε: what is protected, and what neighbours differ in."""
+    """Returns what sets guarantees apart that have the same ε: what is protected."""
     trials = [trial for result in results if result.epsilon is not None for trial in result.tried]
     notes = []
     if len({trial.mechanism for trial in trials}) > 1:
         notes.append(
             "The same ε is not the same guarantee for both mechanisms: DP-SGD protects whole examples, with δ = 1/N; "
             "LabelDP protects only the labels, with δ = 0, and treats features as public."
-        )
-    samplers = {trial.sampler for trial in trials if trial.mechanism == "dp_sgd"}
-    if "shuffle" in samplers and len(samplers) > 1:
-        notes.append(
-            "The same ε is not the same guarantee for all samplers: with `shuffle`, neighbouring datasets differ in "
-            "one example that is replaced by an empty one (replace_special); with the other samplers, one example is "
-            "added or removed."
         )
     return notes

@@ -163,7 +163,7 @@ def log_audit(run_id: str, audit: AuditResult, statement: Path) -> None:
     metrics = [Metric(name, value, now, 0) for name, value in measured.items() if value is not None]
     _log(client, run_id, metrics=metrics, tags={"audit": audit["verdict"]})
     client.log_artifact(run_id, str(statement))
-    client.set_terminated(run_id, "FINISHED" if audit["verdict"] == "passed" else "FAILED")
+    client.set_terminated(run_id, "FAILED" if audit["verdict"] == "failed" else "FINISHED")
 
 
 def log_report(parent_run: str, metrics: Mapping[str, float], files: Iterable[Path]) -> None:

@@ -1,12 +1,14 @@
 """Finished trials on disk: the one module that knows the files of a finished trial's folder.
 
-Training writes ``record.json``, ``evidence.json`` and ``parameters.npz``, all at once. The audit adds ``audit.json``
-and ``privacy_statement.md``.
+Training writes ``record.json``, ``evidence.json`` and ``parameters.npz``, all at once; a run that diverged has no
+``parameters.npz``. The audit adds ``audit.json`` and ``privacy_statement.md``, and ``public_name.txt``, the name of the
+trial where the statement leaves the house.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -27,6 +29,7 @@ EVIDENCE = "evidence.json"
 PARAMETERS = "parameters.npz"
 AUDIT = "audit.json"
 STATEMENT = "privacy_statement.md"
+PUBLIC_NAME = "public_name.txt"
 
 
 class CurvePoint(TypedDict):
@@ -42,7 +45,8 @@ class TrialRecord(TypedDict):
 
     Attributes:
       trial: ``Trial.model_dump(mode="json")``.
-      mechanism: ``to_json()`` of the ``MechanismRecord`` or ``LabelRecord``; None without privacy.
+      mechanism: ``to_json()`` of the ``MechanismRecord`` or ``LabelRecord``; None without privacy. If the run diverged,
+        it is of the steps that were planned.
       vocabulary: The kind and numbers of the dataset's vocabulary.
       validation_loss: At the last evaluation; None if it was not finite.
       test_loss: None if the run diverged.
@@ -160,6 +164,22 @@ class FinishedTrial:
         return _read_once(self.folder / AUDIT)
 
     @property
+    def diverged(self) -> bool:
+        return self.record["test_loss"] is None
+
+    @property
+    def is_audited(self) -> bool:
+        return (self.folder / AUDIT).exists()
+
+    @property
+    def public_name(self) -> str:
+        """A random name, drawn once. The key would let someone who knows all rows but one test candidates for it."""
+        path = self.folder / PUBLIC_NAME
+        if not path.exists():
+            write_text(path, secrets.token_hex(8) + "\n")
+        return path.read_text(encoding="utf-8").strip()
+
+    @property
     def statement(self) -> Path:
         return self.folder / STATEMENT
 
@@ -172,15 +192,16 @@ def is_trained(trial: Trial) -> bool:
     return (trial.folder / RECORD).exists()
 
 
-def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parameters: Mapping[str, Any]) -> None:
+def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parameters: Mapping[str, Any] | None) -> None:
     """Writes a finished trial's folder, whole or not at all.
 
     ``parameters`` is the nested dict of the model's arrays. They are saved under names such as ``hidden_0/kernel``,
-    so that NumPy alone can read them.
+    so that NumPy alone can read them. None for a run that diverged, which releases nothing.
     """
     with whole_directory(trial.folder) as folder:
-        arrays: dict[str, Any] = dict(_flat(parameters))
-        np.savez(folder / PARAMETERS, **arrays)
+        if parameters is not None:
+            arrays: dict[str, Any] = dict(_flat(parameters))
+            np.savez(folder / PARAMETERS, **arrays)
         write_json(folder / EVIDENCE, evidence)
         write_json(folder / RECORD, record)
 

@@ -119,6 +119,6 @@ class TrainedTrial(TypedDict):
 
 
 class AuditedTrial(TrainedTrial):
-    """A finished trial that passed its audit, with the audited ε (None without privacy)."""
+    """A finished trial that did not fail its audit, with the audited ε (None without privacy, or if it diverged)."""
 
     epsilon: float | None

@@ -193,13 +193,16 @@ def _finish(run: TrialRun, state: TrainState, progress: Progress, recordings: li
     evidence = gather_evidence(run, progress, state, released, recordings, diverged=diverged)
     record = _record(run, state, progress, None if diverged else _finite(test_loss))
     if is_first_process():
-        write_finished(run.trial, record, evidence, released)
+        # Whether and when a run diverges depends on the data, so its parameters are no release that ε covers.
+        write_finished(run.trial, record, evidence, None if diverged else released)
         run.checkpoint.discard()
 
 
 def _record(run: TrialRun, state: TrainState, progress: Progress, test_loss: float | None) -> TrialRecord:
     noisy = run.data.noisy_labels
-    mechanism = noisy.record if noisy else _mechanism_record(run, progress) if run.method.private else None
+    # A run that diverged is accounted for all steps that were planned: where it stopped depends on the data.
+    steps = run.steps if test_loss is None else progress.steps
+    mechanism = noisy.record if noisy else _mechanism_record(run, steps) if run.method.private else None
     return {
         "trial": run.trial.model_dump(mode="json"),
         "mechanism": mechanism.to_json() if mechanism else None,
@@ -221,7 +224,7 @@ def _record(run: TrialRun, state: TrainState, progress: Progress, test_loss: flo
     }
 
 
-def _mechanism_record(run: TrialRun, progress: Progress) -> MechanismRecord:
+def _mechanism_record(run: TrialRun, steps: int) -> MechanismRecord:
     """Describes the mechanism by the float32 numbers that the compiled steps were given, not by the trial's."""
     ran, sampler, clipping = run.hyperparameters, run.sampler, run.method.clipping
     return MechanismRecord(
@@ -229,7 +232,7 @@ def _mechanism_record(run: TrialRun, progress: Progress) -> MechanismRecord:
         examples=sampler.examples,
         expected_batch_size=sampler.expected_batch_size,
         max_batch_size=sampler.max_batch_size,
-        steps=progress.steps,
+        steps=steps,
         noise_multiplier=float(ran.noise_multiplier),
         l2_clip_norm=float(ran.l2_clip_norm),
         clipping=clipping,

@@ -96,7 +96,7 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["pipeline"] == "relative_loss"
     assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
-    for name in ("relative_loss_percent", "test_loss", "epsilon_with_choice"):
+    for name in ("relative_loss_percent", "test_loss", "epsilon_with_choice_if_secret"):
         assert f"{name}.pctr.10" in parent.data.metrics
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"data_cards", *FILES}
@@ -126,7 +126,7 @@ def test_every_model_has_its_statement_beside_it(smoke: tuple[Path, subprocess.C
     assert len(trials) == 15
     for trial in trials:
         assert {path.name for path in trial.iterdir()} == {
-            *("parameters.npz", "record.json", "evidence.json", "audit.json", "privacy_statement.md")
+            *("parameters.npz", "record.json", "evidence.json", "audit.json", "privacy_statement.md", "public_name.txt")
         }
 
 

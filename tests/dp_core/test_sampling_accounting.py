@@ -60,7 +60,7 @@ def test_truncation_costs_nothing_where_nothing_is_cut() -> None:
 
 def test_poisson_batches_are_accounted_for_as_poisson_samples() -> None:
     sampler = PoissonSampler(1000, 50, 100)
-    assert sampler.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
+    assert sampler.neighboring_relation == NeighboringRelation.REPLACE_SPECIAL
     for group_size in (1, 4):
         expected = poisson_event(sampling_probability=0.05, noise_multiplier=2.0, steps=30, group_size=group_size)
         assert sampler.event(noise_multiplier=2.0, steps=30, group_size=group_size) == expected

@@ -118,7 +118,7 @@ class TestAccounting:
         assert result["sampling_probability"] == 65_536 / EXAMPLES
         assert (result["sampler"], result["accountant"], result["converged"]) == ("poisson", "PLD", True)
         assert 0.99 * result["epsilon"] <= result["epsilon_lower"] <= result["epsilon"]
-        assert result["neighboring_relation"] == "add_or_remove_one"
+        assert result["neighboring_relation"] == "replace_special"
 
     def test_calibration_keeps_the_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
         result = answer(capsys, "calibrate", *PAPER_RUN, "--epsilon", "3.0", "--json")

@@ -14,7 +14,7 @@ from scipy import optimize, stats
 
 from dp_core.accounting.epsilon import EpsilonBound, calibrate_noise, epsilon_bound, rdp_bound
 from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.accounting.privacy_loss import epsilon_at, privacy_loss
+from dp_core.accounting.privacy_loss import privacy_loss
 
 CRITEO = 36_672_493
 
@@ -120,7 +120,7 @@ def test_long_runs_are_refined_until_they_converge(batch_size: int, steps: int, 
 def test_a_further_refinement_hardly_changes_epsilon(batch_size: int, steps: int, sigma: float) -> None:
     """Doing the refinement confirms what ``further_change`` estimates."""
     event, bound = long_run(batch_size, steps, sigma), long_run_bound(batch_size, steps, sigma)
-    finer = epsilon_at(privacy_loss(event, bound.interval / 4), 1 / CRITEO, event)
+    finer = privacy_loss(event, bound.interval / 4).epsilon(1 / CRITEO)
     assert finer >= (1 - 3e-3) * bound.pld_epsilon
     # At the finest intervals, rounding in dp_accounting's distribution of one step makes the bound looser again.
     if bound.interval > 1e-6:
@@ -239,13 +239,6 @@ def test_a_bound_that_had_no_time_is_true_but_loose() -> None:
     assert hurried.further_change > 1e-3
     assert hurried.interval > patient.interval
     assert patient.epsilon <= hurried.epsilon <= hurried.rdp_epsilon
-
-
-@pytest.mark.parametrize("relation", [NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL])
-def test_an_empty_example_is_worth_a_removed_one(relation: NeighboringRelation) -> None:
-    event = poisson_event(sampling_probability=0.05, noise_multiplier=1.5, steps=50)
-    bound = epsilon_bound(event, 1e-6, neighboring_relation=relation)
-    assert bound == epsilon_bound(event, 1e-6)
 
 
 def test_replacing_an_example_costs_as_much_as_moving_twice_as_far() -> None:

@@ -198,11 +198,11 @@ def test_a_group_of_examples_costs_more() -> None:
 
 
 def test_runs_with_different_samplers_share_the_neighbours_of_all() -> None:
-    """Shuffled batches have a fixed number of examples: an example is replaced by an empty one."""
+    """N is public and the same for both neighbours: an example is replaced by an empty one."""
     poisson = record()
     shuffled = record(sampler="shuffle", max_batch_size=1000, noise_multiplier=3.0)
     bins = record(sampler="balls_in_bins", noise_multiplier=2.0)
-    assert compose([poisson, bins]).neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
+    assert compose([poisson, bins]).neighboring_relation == NeighboringRelation.REPLACE_SPECIAL
     assert compose([shuffled, shuffled]).neighboring_relation == NeighboringRelation.REPLACE_SPECIAL
     mixed = compose([poisson, shuffled, bins])
     assert mixed.neighboring_relation == NeighboringRelation.REPLACE_SPECIAL

@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import optimize
 
 from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.accounting.privacy_loss import ROUNDING_PER_RELEASE, epsilon_at, is_without_noise, privacy_loss, releases
+from dp_core.accounting.privacy_loss import is_without_noise, privacy_loss, releases
 from dp_core.accounting.random_allocation import random_allocation_pld
 
 # If half the answers are uniform over two values, an answer is three times as likely for one input as for the other.
@@ -38,7 +38,7 @@ def test_repeated_randomised_responses_cost_what_counting_says(count: int, delta
     """An upper bound, and above the exact ε by at most the rounding of each loss to the grid."""
     interval = 1e-4
     event = dp_accounting.SelfComposedDpEvent(COIN, count)
-    found = privacy_loss(event, interval, REPLACE_ONE).get_epsilon_for_delta(delta)
+    found = privacy_loss(event, interval, REPLACE_ONE).epsilon(delta)
     exact = coins_epsilon(count, delta)
     assert exact * (1 - 1e-9) <= found <= exact + count * interval
 
@@ -49,13 +49,13 @@ def test_repeating_an_event_is_composing_it_one_by_one() -> None:
     repeated = privacy_loss(dp_accounting.SelfComposedDpEvent(COIN, 10), 1e-4, REPLACE_ONE)
     for delta in (1e-2, 1e-5, 1e-9):
         expected = one_by_one.get_epsilon_for_delta(delta)
-        assert repeated.get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-6)
+        assert repeated.epsilon(delta) == pytest.approx(expected, rel=1e-6)
 
 
 def test_dp_accounting_still_forgets_how_often_a_randomised_response_was_repeated() -> None:
     """Why dp_accounting's own accountant is not used: ten answers cost 10.99, and it says 1.10."""
     event = dp_accounting.SelfComposedDpEvent(COIN, 10)
-    assert privacy_loss(event, 1e-4, REPLACE_ONE).get_epsilon_for_delta(1e-6) == pytest.approx(10.99, abs=0.005)
+    assert privacy_loss(event, 1e-4, REPLACE_ONE).epsilon(1e-6) == pytest.approx(10.99, abs=0.005)
     said = PLDAccountant(neighboring_relation=REPLACE_ONE).compose(event).get_epsilon(1e-6)
     assert said == pytest.approx(1.10, abs=0.005), (
         f"dp_accounting's PLDAccountant says {said:.2f} for ten randomised responses: it counts them now. "
@@ -74,7 +74,7 @@ def test_mixed_events_compose_as_by_dp_accounting() -> None:
     found = privacy_loss(event, 1e-3)
     accountant = PLDAccountant(value_discretization_interval=1e-3).compose(event)
     for delta in (1e-3, 1e-6, 1e-9):
-        assert found.get_epsilon_for_delta(delta) == pytest.approx(accountant.get_epsilon(delta), rel=1e-6)
+        assert found.epsilon(delta) == pytest.approx(accountant.get_epsilon(delta), rel=1e-6)
 
 
 def test_equal_parts_are_merged() -> None:
@@ -88,11 +88,11 @@ def test_equal_parts_are_merged() -> None:
         [dp_accounting.SelfComposedDpEvent(sampled, 4), dp_accounting.SelfComposedDpEvent(plain, 4)]
     )
     assert releases(scattered) == releases(together) == 4 + 1
-    expected = privacy_loss(together, 1e-3).get_epsilon_for_delta(1e-6)
-    assert privacy_loss(scattered, 1e-3).get_epsilon_for_delta(1e-6) == pytest.approx(expected, rel=1e-9)
+    expected = privacy_loss(together, 1e-3).epsilon(1e-6)
+    assert privacy_loss(scattered, 1e-3).epsilon(1e-6) == pytest.approx(expected, rel=1e-9)
     four = privacy_loss(gaussian_event(noise_multiplier=2.0, releases=4), 1e-3)
     one = privacy_loss_distribution.from_gaussian_mechanism(1.0, value_discretization_interval=1e-3)
-    assert four.get_epsilon_for_delta(1e-6) == one.get_epsilon_for_delta(1e-6)
+    assert four.epsilon(1e-6) == pytest.approx(one.get_epsilon_for_delta(1e-6), rel=1e-8)
 
 
 def test_epochs_of_balls_in_bins_compose_with_each_other_and_with_the_rest() -> None:
@@ -103,22 +103,22 @@ def test_epochs_of_balls_in_bins_compose_with_each_other_and_with_the_rest() -> 
     event = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(2.0), epochs])
     for delta in (1e-3, 1e-6, 1e-9):
         expected = by_hand.get_epsilon_for_delta(delta)
-        assert privacy_loss(event, 1e-2).get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-6)
+        assert privacy_loss(event, 1e-2).epsilon(delta) == pytest.approx(expected, rel=1e-6)
 
 
 def test_nothing_is_lost_by_nothing() -> None:
     event = dp_accounting.ComposedDpEvent([dp_accounting.NoOpDpEvent(), dp_accounting.NoOpDpEvent()])
-    assert privacy_loss(event, 1e-3).get_epsilon_for_delta(1e-9) == 0
+    assert privacy_loss(event, 1e-3).epsilon(1e-9) == 0
     assert releases(event) == 0
 
 
 def test_what_rounding_may_hide_is_taken_off_delta() -> None:
-    event = poisson_event(sampling_probability=0.1, noise_multiplier=2.0, steps=1000)
-    distribution = privacy_loss(event, 1e-2)
-    hidden = 1000 * ROUNDING_PER_RELEASE
-    assert epsilon_at(distribution, 3 * hidden, event) == distribution.get_epsilon_for_delta(3 * hidden - hidden)
-    assert epsilon_at(distribution, hidden, event) == math.inf
-    assert epsilon_at(distribution, hidden / 2, event) == math.inf
+    found = privacy_loss(poisson_event(sampling_probability=0.1, noise_multiplier=2.0, steps=1000), 1e-2).remove
+    exact, hidden = found._replace(error=0.0, relative_error=0.0), 1e-6
+    off = found._replace(error=hidden, relative_error=0.25)
+    assert off.epsilon(4 * hidden) == exact.epsilon(2 * hidden) > exact.epsilon(4 * hidden)
+    assert off.epsilon(hidden) == math.inf
+    assert off.epsilon(hidden / 2) == math.inf
 
 
 def test_a_single_part_without_noise_is_seen() -> None:

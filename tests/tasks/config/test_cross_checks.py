@@ -122,6 +122,25 @@ class TestExhibits:
             f"my.yaml:22: {GRID}.search: `search: random` has no known privacy cost for label_dp: use `search: all`"
         ]
 
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("accountant", "[tightest, RDP]"),
+            ("sampler", "[poisson, shuffle]"),
+            ("clipping", "[fixed, automatic]"),
+            ("microbatch_size", "[1, 4]"),
+            ("sensitivity", "[proven, paper]"),
+        ],
+    )
+    def test_a_random_search_over_mechanisms_of_different_privacy(self, load: Load, name: str, values: str) -> None:
+        """Such a search would price the noise of all trainings by that of the chosen one."""
+        several = f"              epochs: 2\n              {name}: {values}\n"
+        text = edit(SMALL, "              epochs: 2\n", several)
+        assert load(text)
+        (only,) = mistakes(load, edit(text, "        seeds: 1\n", "        seeds: 1\n        search: random\n"))
+        assert f".dp_sgd.{name}: with `search: random` every training must be equally private" in only
+        assert f"give one {name}" in only
+
     def test_missing_budgets(self, load: Load) -> None:
         text = edit(SMALL, "        epsilons: [1, 10]\n", "")
         assert mistakes(load, text) == [f"my.yaml:19: {GRID}.epsilons: missing"]

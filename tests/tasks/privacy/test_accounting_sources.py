@@ -52,7 +52,7 @@ record = MechanismRecord(
 )
 cached.epsilon_of([record, record], 1e-4)
 cached.epsilon_lower_of(record, 1e-4)
-cached.selected_epsilon_of(record, 1e-4, mean_trials=4)
+cached.selected_epsilon_of([record], 1e-4, mean_trials=4)
 answering = loaded("dp_core")
 
 for package in ("dp_core.labels", "dp_core.sampling", "dp_core.partition_selection"):

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from dp_core.accounting.mechanism import MechanismRecord, compose
+from dp_core.accounting.mechanism import compose
 from dp_core.accounting.tuning import repeat_and_select_epsilon
 from dp_core.labels.randomized_response import RandomizedResponse
 from dp_core.labels.record import LabelRecord
 from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
 from tasks.reporting.files import as_csv
 from tasks.reporting.results import Arm, Outcome, Result, choose
-from tasks.runtime.home import write_json
+from tasks.runtime.errors import UserError
 from tasks.training.trial import Trial
-from tests.support.records import record
+from tests.support.records import record, store
 from tests.support.sweeps import NOWHERE, baseline, of_labels, outcomes, private
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -27,10 +27,12 @@ DELTA = 1 / NOWHERE.splits["train"]["rows"]
 RAN = record(examples=2400, expected_batch_size=100, max_batch_size=200, steps=48, noise_multiplier=2.0)
 
 
-def trained(trial: Trial, ran: MechanismRecord | LabelRecord | None) -> None:
-    """Writes the record that training a mechanism leaves."""
-    stored = {"trial": trial.model_dump(mode="json"), "mechanism": None if ran is None else ran.to_json()}
-    write_json(trial.folder / "record.json", stored)
+def secret(trial: Trial) -> Trial:
+    return trial.model_copy(update={"randomness": "secret"})
+
+
+def secretly(found: list[Outcome]) -> list[Outcome]:
+    return [outcome._replace(trial=secret(outcome.trial)) for outcome in found]
 
 
 def cell_of(*trials: Trial) -> Result:
@@ -39,9 +41,9 @@ def cell_of(*trials: Trial) -> Result:
 
 def test_every_training_of_a_cell_is_paid_for() -> None:
     """Two settings with two seeds each are four trainings on the same examples, whichever is chosen."""
-    for outcome in outcomes():
-        trained(outcome.trial, None if outcome.trial.epsilon is None else RAN)
-    cost = choice_cost(choose(outcomes())[1])
+    for outcome in secretly(outcomes()):
+        store(outcome.trial, None if outcome.trial.epsilon is None else RAN)
+    cost = choice_cost(choose(secretly(outcomes()))[1])
     assert (cost.trials, cost.random) == (4, False)
     assert cost.composed == pytest.approx(compose([RAN] * 4).epsilon_bound(DELTA).epsilon, rel=1e-6)
     single = RAN.epsilon_bound(DELTA)
@@ -50,30 +52,62 @@ def test_every_training_of_a_cell_is_paid_for() -> None:
     assert single.rdp_epsilon < cost.repeat_and_select
     assert cost.holds == cost.composed
     # If methods are compared, each has its own trainings.
-    assert [choice_cost(one).trials for one in choose(outcomes(), ["l2_clip_norm"])[1:]] == [2, 2]
+    assert [choice_cost(one).trials for one in choose(secretly(outcomes()), ["l2_clip_norm"])[1:]] == [2, 2]
 
 
 def test_one_training_was_not_chosen_among_any() -> None:
-    trained(private(), RAN)
-    cost = choice_cost(cell_of(private()))
+    cost = choice_cost(cell_of(store(secret(private()), RAN)))
     assert cost == ChoiceCost(1, cost.composed, None, random=False)
     assert cost.composed == pytest.approx(RAN.epsilon_bound(DELTA).epsilon, rel=1e-6)
 
 
 def test_mechanisms_that_differ_add_up_as_they_are() -> None:
-    """A training that diverged has fewer steps, but those count."""
-    trials = [private(seed=seed) for seed in range(3)]
+    trials = [secret(private(seed=seed)) for seed in range(3)]
     ran = [RAN, dataclasses.replace(RAN, steps=7), dataclasses.replace(RAN, noise_multiplier=3.0)]
     for trial, one in zip(trials, ran, strict=True):
-        trained(trial, one)
-    assert choice_cost(cell_of(*trials)).composed == pytest.approx(compose(ran).epsilon_bound(DELTA).epsilon, rel=1e-6)
+        store(trial, one)
+    cost = choice_cost(cell_of(*trials))
+    assert cost.composed == pytest.approx(compose(ran).epsilon_bound(DELTA).epsilon, rel=1e-6)
+    assert cost.repeat_and_select is None, "it prices equal mechanisms only"
+    # A random search over them has no price at all: the chosen one's would be too low (1.813 for 1.981).
+    with pytest.raises(UserError, match="repeat-and-select needs trainings of equal privacy"):
+        choice_cost(cell_of(*trials), mean_trials=3)
+
+
+@pytest.mark.parametrize(
+    ("randomness", "verdict", "test_loss", "without"),
+    [
+        ("secret", "passed", 0.2, set()),
+        ("seeded", "passed", 0.2, {"seeded"}),
+        ("secret", "diverged", None, {"diverged"}),
+        ("secret", "failed", 0.2, {"failed"}),
+        ("secret", None, 0.2, {"not audited"}),
+    ],
+)
+def test_one_training_without_a_guarantee_leaves_the_choice_without(
+    randomness: str, verdict: str | None, test_loss: float | None, without: set[str]
+) -> None:
+    good = store(secret(private(seed=0)), RAN)
+    other = private(seed=1).model_copy(update={"randomness": randomness})
+    cost = choice_cost(cell_of(good, store(other, RAN, verdict=verdict, test_loss=test_loss)))
+    assert cost.without == without
+    assert cost.priced == cost.composed
+    assert cost.holds == (None if without else cost.composed)
+
+
+def test_with_seeds_repeat_and_select_does_not_hold() -> None:
+    """The number of trainings is then a hash that anyone can compute."""
+    trials = [store(private(seed=seed), RAN) for seed in range(3)]
+    cost = choice_cost(cell_of(*trials), mean_trials=12)
+    assert cost.only_seeded
+    assert cost.holds is None
+    assert cost.repeat_and_select is not None
+    assert cost.priced == cost.composed != cost.repeat_and_select
 
 
 def test_a_number_that_was_drawn_costs_what_repeat_and_select_says() -> None:
     """It depends on the mean of the number of trainings, not on the number that was drawn."""
-    trials = [private(seed=seed) for seed in range(3)]
-    for trial in trials:
-        trained(trial, RAN)
+    trials = [store(secret(private(seed=seed)), RAN) for seed in range(3)]
     cost = choice_cost(cell_of(*trials), mean_trials=12)
     assert (cost.trials, cost.random) == (3, True)
     assert cost.holds == cost.repeat_and_select
@@ -89,20 +123,22 @@ def test_a_number_that_was_drawn_costs_what_repeat_and_select_says() -> None:
         (ChoiceCost(4, 2.0, 1.5, random=True), 1.5),
         (ChoiceCost(4, 2.0, 1.5, random=False), 2.0),
         (ChoiceCost(4, 2.0, None, random=True), 2.0),
+        (ChoiceCost(4, 2.0, 1.5, random=True, without=frozenset({"seeded"})), None),
+        (ChoiceCost(4, 2.0, 1.5, random=False, without=frozenset({"diverged"})), None),
     ],
-    ids=["drawn", "all", "no bound"],
+    ids=["drawn", "all", "no bound", "seeded", "diverged"],
 )
-def test_what_holds(cost: ChoiceCost, holds: float) -> None:
+def test_what_holds(cost: ChoiceCost, holds: float | None) -> None:
     assert cost.holds == holds
 
 
 def test_a_sampler_without_a_bound_by_rdp_has_no_repeat_and_select() -> None:
-    trials = [private(seed=seed, sampler="balls_in_bins") for seed in range(2)]
-    for trial in trials:
-        trained(trial, dataclasses.replace(RAN, sampler="balls_in_bins", max_batch_size=160))
+    ran = dataclasses.replace(RAN, sampler="balls_in_bins", max_batch_size=160)
+    trials = [store(secret(private(seed=seed, sampler="balls_in_bins")), ran) for seed in range(2)]
     cost = choice_cost(cell_of(*trials))
     assert cost.repeat_and_select is None
-    assert math.isfinite(cost.holds)
+    assert math.isfinite(cost.composed)
+    assert cost.holds == cost.composed
 
 
 # LabelDP.
@@ -116,18 +152,20 @@ def responses(epsilon: float, draw: str, **changes: Any) -> LabelRecord:
 
 
 def test_trainings_on_one_draw_of_responses_cost_it_once() -> None:
-    rates = [of_labels(epsilon=2.0, learning_rate=rate) for rate in (0.003, 0.01, 0.03)]
+    rates = [secret(of_labels(epsilon=2.0, learning_rate=rate)) for rate in (0.003, 0.01, 0.03)]
     for trial in rates:
-        trained(trial, responses(2.0, "first"))
+        store(trial, responses(2.0, "first"))
     cost = choice_cost(cell_of(*rates))
     assert cost == ChoiceCost(3, cost.composed, None, random=False)
     assert cost.holds == pytest.approx(2.0)
 
 
 def test_different_draws_of_responses_add_up() -> None:
-    trials = [of_labels(epsilon=2.0, learning_rate=rate, seed=seed) for rate in (0.003, 0.01) for seed in range(3)]
+    trials = [
+        secret(of_labels(epsilon=2.0, learning_rate=rate, seed=seed)) for rate in (0.003, 0.01) for seed in range(3)
+    ]
     for trial in trials:
-        trained(trial, responses(2.0, f"of seed {trial.seed}", debiased=trial.learning_rate > 0.005))
+        store(trial, responses(2.0, f"of seed {trial.seed}", debiased=trial.learning_rate > 0.005))
     cost = choice_cost(cell_of(*trials))
     assert cost.trials == 6
     assert cost.holds == pytest.approx(3 * 2.0)
@@ -148,6 +186,35 @@ def test_the_table_has_a_row_for_each_private_result(own_home: Path) -> None:
     ]
     assert [row[-1].strong for row in table.rows] == [True, True]
     assert "is the composition of all trainings" in table.caption
+    assert "all of them may be published" in table.caption
     drawn = choice_table(results, {1: ChoiceCost(2, 2.0, 1.5, random=True)}, audited)
     assert drawn.rows[0][-1].text == "1.500"
     assert "The number of trainings and the settings of each were drawn at random" in drawn.caption
+
+
+def test_the_table_says_that_seeded_trainings_have_no_guarantee(own_home: Path) -> None:
+    results = choose(outcomes(), ["l2_clip_norm"])
+    audited = {results[1].trial.key: 0.98, results[2].trial.key: None, baseline().key: None}
+    seeded = ChoiceCost(2, 2.0, 1.5, random=False, without=frozenset({"seeded"}))
+    table = choice_table(results, {1: seeded}, audited)
+    assert table.columns[-1] == "ε with the choice, if secret"
+    assert (table.rows[0][-1].text, table.rows[0][-1].strong) == ("2.000", False)
+    assert "nothing here is a guarantee" in table.caption
+    assert "`randomness: secret`" in table.caption
+    assert "none of the models may be published" in table.caption
+    assert "all of them may be published" not in table.caption
+
+    drawn = choice_table(results, {1: seeded._replace(random=True)}, audited)
+    assert drawn.rows[0][-1].text == "2.000", "not repeat-and-select"
+    assert "is a hash that anyone can compute" in drawn.caption
+    assert "the choice costs what repeat-and-select says" not in drawn.caption
+
+
+def test_the_table_says_that_a_cell_with_a_diverged_training_has_no_guarantee(own_home: Path) -> None:
+    results = choose(outcomes(), ["l2_clip_norm"])
+    audited = {results[1].trial.key: 0.98, results[2].trial.key: None, baseline().key: None}
+    for kinds in (frozenset({"diverged"}), frozenset({"diverged", "seeded"})):
+        costs = {1: ChoiceCost(2, 2.0, 1.5, random=False), 2: ChoiceCost(2, 2.0, 1.5, random=False, without=kinds)}
+        table = choice_table(results, costs, audited)
+        assert [row[-1].text for row in table.rows] == ["2.000", "none"]
+        assert "“none”: a training of the cell has no guarantee (diverged)" in table.caption

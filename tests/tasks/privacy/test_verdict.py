@@ -18,9 +18,11 @@ from dp_core.sampling import ShuffledSampler
 from dp_core.training.step import Hyperparameters, as_traced
 from tasks.data.prepared import Prepared, vocabulary_release
 from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.statement import audits_line, summary
 from tasks.privacy.verdict import AuditFailure, judge
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json
+from tasks.training.finished import FinishedTrial
 from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
 from tests.support.trials import make_prepared, make_trial, without_privacy
@@ -83,7 +85,9 @@ def test_an_honest_run_passes_just_within_its_budget(honest: Trained) -> None:
     assert result["epsilon"] == pytest.approx(epsilon_bound(event, 1 / 2400).epsilon, rel=2e-3)
     for words in (
         "Unit of privacy | one training example",
-        "add_or_remove_one",
+        "replace_special (zeroing out)",
+        "N is public",
+        "**The non-private baseline.**",
         "Vocabulary | **outside ε**",
         "Hyperparameter tuning | **outside ε**",
         "dp-accounting",
@@ -169,7 +173,7 @@ def test_the_papers_scaling_is_marked_as_no_guarantee(prepared: Prepared) -> Non
     half = poisson_event(sampling_probability=100 / 2400, noise_multiplier=noise_multiplier / 2, steps=48)
     assert result["epsilon"] == pytest.approx(epsilon_bound(half, 1 / 2400).epsilon, rel=5e-3)
     assert result["epsilon"] > 8
-    assert "not a guarantee under adding or removing" in statement
+    assert "**The budget of ε = 4 is not a guarantee**" in statement
     assert f"What holds is ε = {result['epsilon']:.4f}" in statement
 
     _, record, evidence = trained(proven, prepared)
@@ -240,7 +244,7 @@ def test_hashed_tokens_cost_nothing_and_it_is_said(own_home: Path, tmp_path: Pat
     ("sampler", "words"),
     [
         ("shuffle", ["replace_special", "**No amplification by sampling is claimed**"]),
-        ("balls_in_bins", ["add_or_remove_one", "balls in bins", "ε by RDP | none", "not known for this sampler"]),
+        ("balls_in_bins", ["replace_special", "balls in bins", "ε by RDP | none", "not known for this sampler"]),
     ],
 )
 def test_other_samplers_are_accounted_as_what_they_are(prepared: Prepared, sampler: Any, words: list[str]) -> None:
@@ -253,3 +257,56 @@ def test_other_samplers_are_accounted_as_what_they_are(prepared: Prepared, sampl
     assert [word for word in words if word not in statement] == []
     # Shuffled batches need about twice the noise of Poisson samples here.
     assert (noise_multiplier > 1.5 * calibrated(4.0)) == (sampler == "shuffle")
+
+
+def test_a_run_that_diverged_has_no_guarantee_to_give(honest: Trained) -> None:
+    """It stopped after 5 of 48 steps. Neither those 5 nor the budget are what holds."""
+    trial, record, evidence = honest
+    stopped = {**record, "test_loss": None, "steps": 5}
+    seen = {**evidence, "batch_sizes": evidence["batch_sizes"][:5], "probe": None}
+    # Too few batches for a test of how often examples took part.
+    seen["participations"] = [0] * 0
+    result, statement = judge(trial, stopped, seen, name="otter")
+    assert (result["verdict"], result["findings"]) == ("diverged", [])
+    for name in ("epsilon", "pld_epsilon", "rdp_epsilon", "epsilon_lower", "claimed_epsilon"):
+        assert result[name] is None  # type: ignore[literal-required]
+    assert "there is no guarantee to give" in statement
+    assert "5 of\n48 planned steps" in statement
+    assert "No parameters were written" in statement
+    assert "within" not in statement
+    assert summary(result) == "no guarantee (diverged)"
+    # Batches that were seen are still counted, and a record over its budget still fails.
+    assert judge(trial, {**stopped, "steps": 6}, seen)[0]["verdict"] == "failed"
+    loud = with_mechanism(stopped, noise_multiplier=0.5)
+    assert judge(trial, loud, seen)[0]["verdict"] == "failed"
+
+
+def test_the_statement_names_no_hash_of_the_data(honest: Trained, prepared: Prepared) -> None:
+    """Someone who knows all rows but one could test candidates for it on such a hash."""
+    trial, record, evidence = honest
+    for kept in (record, {**record, "test_loss": None}):
+        _, statement = judge(trial, kept, {**evidence, "probe": evidence["probe"]}, name="otter")
+        assert "`otter`" in statement
+        for secret in (trial.key, trial.data_fingerprint, prepared.fingerprint):
+            assert secret not in statement
+
+
+def test_a_public_name_is_drawn_once_and_says_nothing(honest: Trained) -> None:
+    finished = FinishedTrial(honest.trial.folder)
+    name = finished.public_name
+    assert name == finished.public_name == FinishedTrial.open(honest.trial).public_name
+    assert len(name) == 16
+    (finished.folder / "public_name.txt").unlink()
+    assert finished.public_name != name
+
+
+def test_only_budgets_that_were_kept_are_said_to_be_kept(honest: Trained, prepared: Prepared) -> None:
+    passed, _ = judge(*honest)
+    baseline, _ = judge(without_privacy(prepared), {"mechanism": None}, {})  # type: ignore[typeddict-item]
+    paper = {**passed, "claimed_epsilon": 4.0}
+    diverged = {**passed, "verdict": "diverged", "epsilon": None}
+    assert audits_line([passed, passed]) == "2 trials audited: 2 within budget"
+    assert audits_line([passed, paper, diverged, baseline]) == (  # type: ignore[list-item]
+        "4 trials audited: 1 within budget, 1 with the paper's noise, whose budget is no guarantee, "
+        "1 diverged, without a guarantee, 1 not private"
+    )

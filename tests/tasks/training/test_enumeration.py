@@ -56,10 +56,11 @@ def test_every_training_of_a_random_search_is_the_same_mechanism(
     for key, several in (
         ("batch_size: 100, epochs: 2", "batch_size: [100, 200], epochs: 2"),
         ("epochs: 2", "epochs: [1, 2]"),
+        ("epochs: 2,", "epochs: 2, accountant: [tightest, RDP],"),
     ):
         use(CONFIG.replace(key, several), tmp_path, monkeypatch)
-        with pytest.raises(UserError, match="every training must be the same mechanism"):
-            dp_sgd_trainings(TaskSweep(load_config(), selection(), "pcvr"), 4.0)
+        with pytest.raises(UserError, match="every training must be equally private"):
+            load_config()
     use(CONFIG.replace("epochs: 2,", "epochs: 2, sampler: balls_in_bins,"), tmp_path, monkeypatch)
     with pytest.raises(UserError, match="which has no bound for balls_in_bins"):
         dp_sgd_trainings(TaskSweep(load_config(), selection(), "pcvr"), 4.0)
