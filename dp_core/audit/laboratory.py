@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from dp_core.audit.noise_checks import NoiseTest, noise_tests
 from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
@@ -31,7 +33,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 50_000, 256
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 50_000, 1024
 
 
 class Compiled(NamedTuple):
@@ -207,21 +209,16 @@ class Laboratory:
     def noise(self, step: int) -> np.ndarray:
         """Returns the noise of a step in standard deviations, as drawn from the step's key outside of the program."""
         if step not in self._noise:
-            key = jax.random.fold_in(jax.random.fold_in(self.key, step), 0)
             zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
-            self._noise[step] = _flat(_draw(key, zeros))
+            self._noise[step] = _flat(_draw(self.key, zeros, step))
         return self._noise[step]
 
     def noise_by_name(self) -> dict[str, np.ndarray]:
         """Returns the noise of several steps by the name of the parameter, each of shape (steps, coordinates)."""
         steps = int(np.clip(-(-_NOISE_DRAWS // self.ends[-1]), 3, _MOST_NOISY_STEPS))
-        keys = [jax.random.fold_in(jax.random.fold_in(self.key, step), 0) for step in range(steps)]
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
-        drawn = [jax.tree.leaves(_draw(key, zeros)) for key in keys]
-        return {
-            name: np.stack([np.asarray(step[number]).ravel() for step in drawn])
-            for number, name in enumerate(self.names)
-        }
+        drawn = jax.tree.leaves(_draw_steps(self.key, zeros, steps))
+        return {name: np.asarray(values).reshape(steps, -1) for name, values in zip(self.names, drawn, strict=True)}
 
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
@@ -273,7 +270,18 @@ class Laboratory:
         )
 
 
-_draw = jax.jit(lambda key, zeros: add_gaussian(key, zeros, jnp.float32(1.0)))
+def _noise_of(key: jax.Array, zeros: Any, step: ArrayLike) -> Any:
+    """Returns the noise of a step at standard deviation 1: from the run's key, folded with the step and with 0."""
+    step_key = jax.random.fold_in(jax.random.fold_in(key, step), 0)
+    return add_gaussian(step_key, zeros, jnp.float32(1.0))
+
+
+_draw = jax.jit(_noise_of)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _draw_steps(key: jax.Array, zeros: Any, steps: int) -> Any:
+    return jax.lax.map(lambda step: _noise_of(key, zeros, step), jnp.arange(steps, dtype=jnp.int32))
 
 
 def _flat(tree: Any) -> np.ndarray:

@@ -26,8 +26,8 @@ from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
-from tests.support.bugs import BUGS
-from tests.support.planted import forget_programs, plant
+from tests.planted.bugs import BUGS
+from tests.planted.planting import forget_programs, plant
 from tests.support.trials import make_prepared, make_trial
 
 CLIP_NORM = 0.25

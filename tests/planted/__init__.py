@@ -1,0 +1,1 @@
+"""Bugs that are planted in the trainer, for the audit to find."""
