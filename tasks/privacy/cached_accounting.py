@@ -123,7 +123,7 @@ def epsilon_of(
     from dp_core.accounting.epsilon import EpsilonBound
     from dp_core.accounting.mechanism import MechanismRecord
 
-    ran = [records] if isinstance(records, MechanismRecord) else list(records)
+    ran = [_at_any_clip_norm(one) for one in ([records] if isinstance(records, MechanismRecord) else records)]
     return EpsilonBound(*remembered(_epsilon_bound, records=ran, delta=delta, group_size=group_size))
 
 
@@ -133,9 +133,14 @@ def _epsilon_bound(*, records: list[MechanismRecord], delta: float, group_size: 
     return list(compose(records, group_size=group_size).epsilon_bound(delta))
 
 
+def _at_any_clip_norm(record: MechanismRecord) -> MechanismRecord:
+    """Returns the record that is asked about: noise is in clip norms, so that their length does not matter."""
+    return dataclasses.replace(record, l2_clip_norm=1.0)
+
+
 def epsilon_lower_of(record: MechanismRecord, delta: float) -> float | None:
     """Returns a lower bound on every valid ε of a mechanism; None if none is known for its sampler."""
-    return remembered(_epsilon_lower, record=record, delta=delta)
+    return remembered(_epsilon_lower, record=_at_any_clip_norm(record), delta=delta)
 
 
 def _epsilon_lower(*, record: MechanismRecord, delta: float) -> float | None:
@@ -152,7 +157,7 @@ def selected_epsilon_of(records: Sequence[MechanismRecord], delta: float, *, mea
             "repeat-and-select needs trainings of equal privacy, but these have different noise, batches or steps: "
             "train them again with one value of each setting that affects them, or with `search: all`"
         )
-    return remembered(_selected_epsilon, record=records[0], delta=delta, mean_trials=mean_trials)
+    return remembered(_selected_epsilon, record=_at_any_clip_norm(records[0]), delta=delta, mean_trials=mean_trials)
 
 
 def _selected_epsilon(*, record: MechanismRecord, delta: float, mean_trials: float) -> float:

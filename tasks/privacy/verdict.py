@@ -67,11 +67,15 @@ def _judge_dp_sgd(
     claim = ran.as_claimed()
     claimed = bound if claim is None else epsilon_of(claim, trial.target_delta)
     findings = _budget_findings(trial, ran, claimed.epsilon)
+    findings += _record_findings(trial, ran, record, evidence)
     findings += _batch_findings(ran, record, evidence)
     findings += _step_findings(ran, record, evidence)
     findings += _vocabulary_findings(ran, record)
     attack, attack_findings = _attack(trial, ran, evidence)
     findings += attack_findings
+    lower = epsilon_lower_of(ran, trial.target_delta)
+    if lower is not None and not lower <= bound.epsilon:
+        findings.append(f"ε = {bound.epsilon:.6g} is below {lower:.6g}, which no valid ε can be")
     result = _result(trial, findings, target_delta=trial.target_delta)
     if record["test_loss"] is None and not findings:
         result["verdict"] = "diverged"
@@ -86,7 +90,7 @@ def _judge_dp_sgd(
             "interval": _finite(bound.interval),
             "further_change": bound.further_change,
             "converged": bound.converged,
-            "epsilon_lower": epsilon_lower_of(ran, trial.target_delta),
+            "epsilon_lower": lower,
             "claimed_epsilon": None if claim is None else claimed.epsilon,
             "probe": evidence["probe"],
             "attack": attack,
@@ -147,6 +151,29 @@ def _budget_findings(trial: Trial, ran: MechanismRecord, claimed_epsilon: float)
         findings.append(f"ε = {claimed_epsilon:.6g} is over the budget of {trial.epsilon:g}")
     if trial.target_delta > 1 / ran.examples:
         findings.append(f"δ = {trial.target_delta:g} is more than 1/N = {1 / ran.examples:g}")
+    return findings
+
+
+def _record_findings(trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
+    """Compares the record with the program that ran, with the trial and with the data's vocabulary."""
+    findings = []
+    asked = {
+        "sampler": trial.sampler,
+        "expected_batch_size": trial.batch_size,
+        "clipping": trial.clipping,
+        "microbatch_size": trial.microbatch_size,
+        "l2_clip_norm": float(np.float32(trial.l2_clip_norm or 0.0)),
+    }
+    for source, stated in (("the program that ran", evidence["program"]), ("the trial", asked)):
+        findings += [
+            f"{name} is {value!r} in {source}, but {getattr(ran, name)!r} is recorded"
+            for name, value in stated.items()
+            if getattr(ran, name) != value
+        ]
+    if (record["vocabulary"]["kind"] == "private") != (ran.vocabulary is not None):
+        findings.append(
+            f"the vocabulary is of kind {record['vocabulary']['kind']}, which the mechanism's record denies"
+        )
     return findings
 
 

@@ -17,6 +17,7 @@ from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.sampling import SampledBatch
+from dp_core.training.generators import generator_of
 from dp_core.training.step import Hyperparameters, TrainState
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
@@ -73,6 +74,7 @@ def gather_evidence(
     noisy = data.noisy_labels
     return {
         "sampling": sampling.to_json(),
+        "program": _program(run, released),
         "log": progress.log.to_json(),
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
@@ -102,6 +104,20 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
 
 def _replay(run: TrialRun, recording: Recording) -> Replay:
     return replay(recording, run.trainer, run.placement, run.randomness.noise_key, run.hyperparameters)
+
+
+def _program(run: TrialRun, released: Any) -> dict[str, Any]:
+    """Returns what the objects that trained say of themselves, by the names of the mechanism's record."""
+    return {
+        "sampler": run.sampler.name,
+        "examples": run.sampler.examples,
+        "expected_batch_size": run.sampler.expected_batch_size,
+        "max_batch_size": run.sampler.max_batch_size,
+        "clipping": run.method.clipping,
+        "microbatch_size": run.method.microbatch_size,
+        "coordinates": sum(leaf.size for leaf in jax.tree.leaves(released)),
+        "noise_summands": generator_of(run.randomness.noise_key).summands,
+    }
 
 
 def _is_the_last(run: TrialRun, state: TrainState, released: Any) -> bool:

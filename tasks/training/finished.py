@@ -93,6 +93,7 @@ class Evidence(TypedDict):
 
     Attributes:
       sampling: ``SamplingCounts.to_json()`` of all batches.
+      program: What the sampler and the compiled program were, by the names of ``MechanismRecord``.
       log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
       device_steps: The step counter of the last state.
       releases_the_last_state: Whether the released parameters are those of the last state.
@@ -107,6 +108,7 @@ class Evidence(TypedDict):
     """
 
     sampling: dict[str, Any]
+    program: dict[str, Any]
     log: dict[str, Any]
     device_steps: int
     releases_the_last_state: bool
