@@ -1,10 +1,13 @@
 """Audit: checks of what a training run did, against what its record states.
 
-Here are the measurements and tests: the compiled step (``probe``), the sampled batches (``sampling_counts`` and
+Here are the measurements and tests: the rows that each step computed with (``step_log``), the compiled step
+(``probe``), the dispatches of the training run again (``replay``), the sampled batches (``sampling_counts`` and
 ``sampling_checks``), the noise of other releases than training (``release_noise``) and an attack with canaries
 (``one_run``). They judge evidence that a run left. Collecting the evidence and the verdict are in ``tasks``; ε of a
 record is in ``dp_core.accounting``.
 
-Doors: ``probe``, ``sampling_counts``, ``sampling_checks``, ``release_noise`` and ``one_run``. The others have the tests
-of each sampler (``poisson_checks``, ``dealt_checks``) and what these need (``chances``, ``coincidences``).
+Doors: ``step_log``, ``probe``, ``replay``, ``sampling_counts``, ``sampling_checks``, ``release_noise`` and ``one_run``.
+The others are what these need: the probe's program and oracle (``laboratory``, ``step_oracle``, ``probe_batches``), the
+tests of noise (``noise_checks``) and of each sampler (``poisson_checks``, ``dealt_checks``, ``chances``,
+``coincidences``).
 """

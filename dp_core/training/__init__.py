@@ -7,5 +7,5 @@ parameters are laid out on devices. Clipping is in ``dp_core.clipping``, samplin
 Doors: ``method`` says what to compile, ``step`` has the trainer, ``losses`` the tasks' objectives,
 ``physical_batches`` and ``placement`` the layout, ``optimizers`` the names for the configuration,
 ``updates`` the update rules that ``tasks/speed`` measures, ``noise`` all noise of a training and
-``generators`` the keys that it is drawn with.
+``generators`` the keys that it is drawn with, ``witness`` what a step reports of the rows it computed with.
 """

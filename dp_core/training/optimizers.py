@@ -158,7 +158,7 @@ def _whatever_momentum(oracle: OptimizerOracle, momentum: float) -> OptimizerOra
     return oracle
 
 
-def _adagrad_oracle(momentum: float) -> OptimizerOracle:
+def _adagrad_oracle() -> OptimizerOracle:
     """Adagrad (Duchi et al., 2011)."""
 
     def update(
@@ -173,9 +173,9 @@ def _adagrad_oracle(momentum: float) -> OptimizerOracle:
 
 
 register_optimizer("sgd", _sgd, oracle=_sgd_oracle)
-register_optimizer("adagrad", _of_optax("adagrad"), oracle=_adagrad_oracle)
 for _name, _oracle in (
     ("yogi", _adam_oracle(initial=1e-6, stability=1e-3, yogi=True)),
+    ("adagrad", _adagrad_oracle()),
     ("adam", _adam_oracle(initial=0.0, stability=1e-8)),
     ("adamw", _adam_oracle(initial=0.0, stability=1e-8, weight_decay=1e-4)),
 ):

@@ -297,7 +297,7 @@ BUGS: dict[str, Bug] = {
     ),
     # The record.
     "every other step is counted": Bug(
-        f"{LOOP}:_mechanism_record", "steps=progress.steps", "steps=progress.steps // 2", "steps are recorded, but"
+        f"{LOOP}:_mechanism_record", "steps=steps", "steps=steps // 2", "steps are recorded, but"
     ),
     "a noise multiplier that was not used": Bug(
         f"{LOOP}:_mechanism_record",

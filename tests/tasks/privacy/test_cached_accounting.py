@@ -37,7 +37,6 @@ CHANGES: list[dict[str, Any]] = [
     {"max_batch_size": 1299},
     {"steps": 501},
     {"noise_multiplier": 1.0000001},
-    {"l2_clip_norm": 3.0},
     {"clipping": "adaptive", "count_noise_multiplier": 10.0},
     {"clipping": "adaptive", "count_noise_multiplier": 11.0},
     {"microbatch_size": 16},
@@ -103,6 +102,12 @@ def test_every_field_of_a_record_is_changed_above() -> None:
     changed = {name for change in CHANGES for name in change if getattr(record(**change), name) != getattr(plain, name)}
     # Fields of other parts (noise tails) may be added to the record: they are in the key, because all fields are.
     assert {"sampler", "steps", "microbatch_size", "sensitivity", "vocabulary", "clipping"} <= changed <= names
+
+
+def test_the_clip_norm_is_not_part_of_a_question(own_home: Path) -> None:
+    """Noise is in clip norms: trials that differ in them alone have one ε, which is worked out once."""
+    assert len(keys_of(own_home, lambda: epsilon_of(record(), 1e-5))) == 1
+    assert keys_of(own_home, lambda: epsilon_of(record(l2_clip_norm=3.0), 1e-5)) == frozenset()
 
 
 def test_groups_and_batches_have_lower_bounds_of_their_own() -> None:

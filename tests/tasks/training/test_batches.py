@@ -34,10 +34,10 @@ def test_a_dispatch_holds_the_sampled_rows_and_blanks(microbatch_size: int) -> N
     for dispatch in dispatches:
         batches = dispatch.steps.batches
         assert batches.mask.shape == (3, *shape)
-        for number, places in enumerate(dispatch.sampled):
+        for number, drawn in enumerate(dispatch.sampled):
             sampled = sampler.batch(dispatch.first + number)
             size = sampled.size
-            np.testing.assert_array_equal(places, sampled.indices)
+            np.testing.assert_array_equal(drawn.indices, sampled.indices)
             mask = np.asarray(batches.mask[number]) > 0
             np.testing.assert_array_equal(np.asarray(batches.integers[number])[mask], data.integers[sampled.indices])
             np.testing.assert_array_equal(
@@ -54,7 +54,7 @@ def test_an_empty_place_is_sampled_and_holds_nothing() -> None:
     sampler = PoissonSampler(50, 50, 50)
     shape = physical_shape(50, largest_rows=80)
     (dispatch,) = read_dispatches(data, sampler, shape, Placement(), [(0, 1)], 1)
-    assert len(dispatch.sampled[0]) == 50
+    assert dispatch.sampled[0].size == 50
     assert np.asarray(dispatch.steps.batches.mask).sum() == 40
     assert np.asarray(dispatch.steps.batches.labels).sum() == 40
 

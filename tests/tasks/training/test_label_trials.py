@@ -69,7 +69,7 @@ def test_every_epoch_has_the_same_labels(prepared: Prepared, monkeypatch: pytest
     def watched(*arguments: Any) -> Any:
         for dispatch in truly_read(*arguments):
             labels, mask = (np.asarray(part) for part in (dispatch.steps.batches.labels, dispatch.steps.batches.mask))
-            for number, rows in enumerate(dispatch.sampled):
+            for number, rows in enumerate(batch.indices for batch in dispatch.sampled):
                 given = labels[number][mask[number] > 0]
                 assert sorted(given) == sorted(draws[0].labels[rows])
                 for row, label in zip(np.sort(rows), draws[0].labels[np.sort(rows)], strict=True):

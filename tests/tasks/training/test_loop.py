@@ -212,5 +212,7 @@ def test_a_private_trial_that_diverges_is_recorded_as_such(prepared: Prepared) -
     assert record["validation_loss"] is None
     # Where it stopped depends on the data. It is accounted for as planned, and releases nothing.
     assert record["steps"] < record["mechanism"]["steps"] == 48
-    assert len(evidence_of(trial)["batch_sizes"]) == record["steps"]
+    evidence = evidence_of(trial)
+    assert evidence["log"]["steps"] == evidence["device_steps"] == record["steps"]
+    assert (evidence["log"]["first"], evidence["probe"], evidence["replays"]) == (None, None, None)
     assert not (trial.folder / "parameters.npz").exists()
