@@ -12,7 +12,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects lint format up validate bench bench-prepare walk lock
+.PHONY: help run test effects false-alarms lint format up validate bench bench-prepare walk lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -31,6 +31,10 @@ test: lint ## lint, type-check and test
 effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all
 	@$(BIN)/python -m pytest -m effects tests/test_effects.py
+
+false-alarms: $(VENV)/installed ## audit over 200 correct trainers, then some on four devices (about 12 minutes)
+	@$(BIN)/python -m pytest -q -n 2 -m 'soak or not soak' tests/tasks/privacy/test_no_false_alarms.py
+	@XLA_FLAGS=--xla_force_host_platform_device_count=4 $(BIN)/python -m pytest -q tests/tasks/privacy/test_no_false_alarms.py
 
 lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff format --check .

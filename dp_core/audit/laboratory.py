@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -87,6 +86,7 @@ class Laboratory:
         paths = jax.tree_util.tree_flatten_with_path(self.padded)[0]
         self.names = ["/".join(part.key for part in path) for path, _ in paths]
         self.ends = np.cumsum([leaf.size for _, leaf in paths])
+        self.zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
         self.last_median = 0.0
         self._noise: dict[int, np.ndarray] = {}
 
@@ -155,7 +155,7 @@ class Laboratory:
         moments += np.array(self.optimizer.initial).reshape(-1, 1)
         _, direction = self.optimizer.update(moments, mean, _flat(self.padded), 1)
         by_noise = not any(np.any(fill.examples >= 0) for fill in fills)
-        size = np.sqrt(np.mean(direction**2)) if by_noise else np.linalg.norm(direction)
+        size = np.sqrt(np.mean(direction**2)) if by_noise else _length(direction)
         wanted = (_MOVE_BY_NOISE if by_noise else _MOVE) / max(float(size), 1e-30)
         decay = 0.5 * (1 + np.cos(np.pi * step / float(hyper.total_steps)))
         return hyper._replace(learning_rate=min(wanted / max(decay, 1e-12), 1e30))
@@ -209,16 +209,14 @@ class Laboratory:
     def noise(self, step: int) -> np.ndarray:
         """Returns the noise of a step in standard deviations, as drawn from the step's key outside of the program."""
         if step not in self._noise:
-            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
-            self._noise[step] = _flat(_draw(self.key, zeros, step))
+            self._noise[step] = np.asarray(_draw(self.key, self.zeros, np.int32(step)), np.float64)
         return self._noise[step]
 
     def noise_by_name(self) -> dict[str, np.ndarray]:
         """Returns the noise of several steps by the name of the parameter, each of shape (steps, coordinates)."""
         steps = int(np.clip(-(-_NOISE_DRAWS // self.ends[-1]), 3, _MOST_NOISY_STEPS))
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
-        drawn = jax.tree.leaves(_draw_steps(self.key, zeros, steps))
-        return {name: np.asarray(values).reshape(steps, -1) for name, values in zip(self.names, drawn, strict=True)}
+        drawn = np.stack([self.noise(step) for step in range(steps)])
+        return dict(zip(self.names, np.split(drawn, self.ends[:-1], axis=1), strict=True))
 
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
@@ -255,9 +253,9 @@ class Laboratory:
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
         worst = int(np.argmax(ratios))
-        length = float(np.linalg.norm(moved))
-        scale = float(moved_here @ moved) / length**2 if length > 0 else 1.0
-        rest = float(np.linalg.norm(moved_here - scale * moved))
+        length = _length(moved)
+        scale = float(np.sum(moved_here * moved)) / length**2 if length > 0 else 1.0
+        rest = _length(moved_here - scale * moved)
         return Comparison(
             run=name,
             excess=float(ratios[worst]),
@@ -270,18 +268,17 @@ class Laboratory:
         )
 
 
-def _noise_of(key: jax.Array, zeros: Any, step: ArrayLike) -> Any:
-    """Returns the noise of a step at standard deviation 1: from the run's key, folded with the step and with 0."""
+@jax.jit
+def _draw(key: jax.Array, zeros: Any, step: ArrayLike) -> jax.Array:
+    """Returns the flat noise of a step at standard deviation 1: from the run's key, folded with the step and with 0."""
     step_key = jax.random.fold_in(jax.random.fold_in(key, step), 0)
-    return add_gaussian(step_key, zeros, jnp.float32(1.0))
+    noise = add_gaussian(step_key, zeros, jnp.float32(1.0))
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(noise)])
 
 
-_draw = jax.jit(_noise_of)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _draw_steps(key: jax.Array, zeros: Any, steps: int) -> Any:
-    return jax.lax.map(lambda step: _noise_of(key, zeros, step), jnp.arange(steps, dtype=jnp.int32))
+def _length(values: np.ndarray) -> float:
+    # Not by BLAS, whose threads compete with training on other threads.
+    return float(np.sqrt(np.sum(values**2)))
 
 
 def _flat(tree: Any) -> np.ndarray:

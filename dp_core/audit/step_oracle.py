@@ -94,28 +94,22 @@ def clipped_weights(
         clipping: The name of the clip factor, whose oracle is used.
         microbatch_size: The nominal size of a group, 1 for none.
     """
-    inner_products = gradients @ gradients.T
-    weights, too_long = np.zeros(len(gradients)), 0
-    for members in _units(fill):
-        counts = np.bincount(members, minlength=len(gradients)).astype(np.float64)
-        norm = np.sqrt(max(counts @ inner_products @ counts, 0.0)) / microbatch_size
-        factor = float(clip_factor(clipping).oracle(np.array([norm]), l2_clip_norm)[0])
-        weights += factor * counts / microbatch_size
-        too_long += int(norm > l2_clip_norm)
-    return weights, too_long
+    with np.errstate(over="ignore", invalid="ignore"):  # a gradient that is not finite makes the comparison fail
+        inner_products = gradients @ gradients.T
+    counts = _units(fill, len(gradients))
+    norms = np.sqrt(np.maximum(np.sum((counts @ inner_products) * counts, axis=1), 0.0)) / microbatch_size
+    factors = clip_factor(clipping).oracle(norms, l2_clip_norm)
+    return factors @ counts / microbatch_size, int(np.sum(norms > l2_clip_norm))
 
 
-def _units(fill: Fill) -> list[np.ndarray]:
-    """Returns the examples of each clipping unit."""
-    units = []
-    for piece, row_examples in enumerate(fill.examples):
-        if fill.groups is None:
-            units += [row_examples[[row]] for row in np.flatnonzero(row_examples >= 0)]
-        else:
-            groups = fill.groups[piece]
-            for first in np.unique(groups[row_examples >= 0]):
-                units.append(row_examples[(groups == first) & (row_examples >= 0)])
-    return units
+def _units(fill: Fill, examples: int) -> np.ndarray:
+    """Returns how often each example is in each clipping unit, of shape (units, examples)."""
+    pieces, rows = np.nonzero(fill.examples >= 0)
+    first = rows if fill.groups is None else fill.groups[pieces, rows]
+    _, unit = np.unique(pieces * fill.examples.shape[1] + first, return_inverse=True)
+    counts = np.zeros((unit.max(initial=-1) + 1, examples))
+    np.add.at(counts, (unit, fill.examples[pieces, rows]), 1)
+    return counts
 
 
 def optimizer_oracle(method: Method, params: Any) -> OptimizerOracle:

@@ -56,4 +56,3 @@ def forget_programs() -> None:
     make_trainer.cache_clear()
     step_oracle._gradients.cache_clear()
     laboratory._draw.clear_cache()
-    laboratory._draw_steps.clear_cache()
