@@ -32,6 +32,9 @@ from tasks.training.randomness import Randomness
 from tasks.training.side_by_side import first_alone
 from tasks.training.trial import Trial
 
+# Steps of a dispatch that the audit runs again.
+REPLAYED_STEPS = 2
+
 
 class TrainingData(NamedTuple):
     """What a run trains on.
@@ -86,18 +89,23 @@ class TrialRun:
         return frozenset(round(self.steps * (k + 1) / evaluations) for k in range(evaluations))
 
     def dispatches(self, first: int, last: int) -> Iterator[Dispatch]:
-        """Samples and reads the batches of steps ``first`` to ``last``. A dispatch ends at every evaluation."""
+        """Samples and reads the batches of steps ``first`` to ``last``.
+
+        A dispatch ends at every evaluation. What the audit replays is a dispatch of its own.
+        """
         shape, longest = self.batches
-        ranges = spans(first, last, self.evaluation_steps, longest)
+        recorded = self.recorded_dispatches(first, last)
+        ends = self.evaluation_steps | recorded | {start + REPLAYED_STEPS for start in recorded}
+        ranges = spans(first, last, ends, longest)
         return read_dispatches(self.data.trained_on, self.sampler, shape, self.placement, ranges, longest)
 
     def recorded_dispatches(self, first: int, last: int) -> frozenset[int]:
         """The first steps of the dispatches that the audit replays: one chosen at random, and the last."""
-        if not self.method.private:
+        if not self.method.private or first >= last:
             return frozenset()
-        starts = [start for start, _ in spans(first, last, self.evaluation_steps, self.batches.steps_per_dispatch)]
-        chosen = np.random.default_rng(int(self.trial.key, 16)).choice(starts, 1).tolist() if starts else []
-        return frozenset([*chosen, *starts[-1:]])
+        latest = max(first, last - REPLAYED_STEPS)
+        chosen = np.random.default_rng(int(self.trial.key, 16)).integers(first, latest + 1)
+        return frozenset([int(chosen), latest])
 
 
 def set_up(
