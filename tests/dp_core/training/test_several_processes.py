@@ -7,8 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,46 +55,48 @@ def train_together(processes: int, devices_each: int) -> list[subprocess.Complet
     ]
 
 
-def write_plan(home: Path, trial: Trial, prepared: Path) -> None:
+def write_plan(home: Path, trials: Sequence[Trial], prepared: Path) -> None:
     folder = home / "runs" / "tiny" / "only"
     folder.mkdir(parents=True)
-    item = {
-        "run": str(folder),
-        "parent": {"mlflow_run": "0" * 32, "experiment": "0", "pipeline": "tiny"},
-        "number": 1,
-        "of": 1,
-        "name": trial.label(),
-        "trial": trial.model_dump(mode="json"),
-        "prepared": str(prepared),
-    }
-    (folder / "plan.json").write_text(json.dumps({"items": [item]}))
+    items = [
+        {
+            "run": str(folder),
+            "parent": {"mlflow_run": "0" * 32, "experiment": "0", "pipeline": "tiny"},
+            "number": number,
+            "of": len(trials),
+            "name": trial.label(),
+            "trial": trial.model_dump(mode="json"),
+            "prepared": str(prepared),
+        }
+        for number, trial in enumerate(trials, start=1)
+    ]
+    (folder / "plan.json").write_text(json.dumps({"items": items}))
 
 
-@pytest.mark.parametrize("randomness", ["seeded", "secret"])
-def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path, randomness: str) -> None:
+def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path) -> None:
+    """A seeded trial, compared with one process; and a secret one, whose randomness the first process shares."""
     prepared = make_prepared(tmp_path / "raw")
-    changes: dict[str, Any] = {"microbatch_size": 4, "sensitivity": "proven"} if randomness == "seeded" else {}
-    trial = make_trial(prepared, randomness=randomness, **changes)
-    write_plan(own_home, trial, prepared.path)
+    trial = make_trial(prepared, microbatch_size=4, sensitivity="proven")
+    secret = make_trial(prepared, randomness="secret")
+    write_plan(own_home, [trial, secret], prepared.path)
     first, second = train_together(2, devices_each=2)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     # Only the first process writes and logs.
-    assert json.loads(first.stdout)[0]["trial"] == trial.key
+    assert [one["trial"] for one in json.loads(first.stdout)] == [trial.key, secret.key]
     assert json.loads(second.stdout) == []
+    for one in (trial, secret):
+        record = read_json(one.folder / "record.json")
+        assert (record["devices"], record["steps"]) == (4, 48)
 
-    record = read_json(trial.folder / "record.json")
-    assert record["devices"] == 4
-    assert record["steps"] == 48
-    if randomness == "secret":
-        return
     with np.load(trial.folder / "parameters.npz") as file:
         together = dict(file)
+    mechanism = read_json(trial.folder / "record.json")["mechanism"]
     trial.folder.rename(own_home / "together")
     run_trial(trial, prepared)
     with np.load(trial.folder / "parameters.npz") as file:
         for name, array in file.items():
             np.testing.assert_allclose(together[name], array, rtol=1e-4, atol=1e-6)
-    assert record["mechanism"] == read_json(trial.folder / "record.json")["mechanism"]
+    assert mechanism == read_json(trial.folder / "record.json")["mechanism"]
 
 
 def test_processes_that_cannot_be(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
