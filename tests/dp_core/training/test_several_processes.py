@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tasks.cli import main
+from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
@@ -76,8 +77,8 @@ def write_plan(home: Path, trials: Sequence[Trial], prepared: Path) -> None:
 def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path) -> None:
     """A seeded trial, compared with one process; and a secret one, whose randomness the first process shares."""
     prepared = make_prepared(tmp_path / "raw")
-    trial = make_trial(prepared, microbatch_size=4, sensitivity="proven")
-    secret = make_trial(prepared, randomness="secret")
+    trial = make_trial(prepared, microbatch_size=4, sensitivity="proven", epsilon=100.0)
+    secret = make_trial(prepared, randomness="secret", epsilon=100.0)
     write_plan(own_home, [trial, secret], prepared.path)
     first, second = train_together(2, devices_each=2)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
@@ -87,6 +88,8 @@ def test_two_processes_train_what_one_trains(own_home: Path, tmp_path: Path) -> 
     for one in (trial, secret):
         record = read_json(one.folder / "record.json")
         assert (record["devices"], record["steps"]) == (4, 48)
+        result, _ = judge(one, record, read_json(one.folder / "evidence.json"))
+        assert result["findings"] == []
 
     with np.load(trial.folder / "parameters.npz") as file:
         together = dict(file)
