@@ -180,7 +180,10 @@ def summary(audit: AuditResult) -> str:
 def _guarantee(trial: Trial, bound: EpsilonBound, audit: AuditResult) -> str:
     if audit["verdict"] != "passed":
         return "**none**: the audit failed, see Evidence"
-    return f"({bound.epsilon:.4f}, {trial.target_delta:.4g})-differential privacy; δ = 1/N"
+    stated = f"({bound.epsilon:.4f}, {trial.target_delta:.4g})-differential privacy; δ = 1/N"
+    if trial.randomness == "seeded":
+        return f"**none**, because the noise is not secret; the same training with `randomness: secret` has {stated}"
+    return stated
 
 
 def _relation(record: MechanismRecord) -> str:

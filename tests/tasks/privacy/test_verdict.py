@@ -100,6 +100,7 @@ def test_an_honest_run_passes_just_within_its_budget(honest: Trained) -> None:
     ):
         assert words in statement
     assert "fixed seed 0" in statement
+    assert "| Guarantee | **none**, because the noise is not secret; the same training with" in statement
 
 
 @pytest.mark.parametrize(
