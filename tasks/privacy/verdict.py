@@ -208,7 +208,10 @@ def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
     """Returns what the device's reports, the replayed dispatches and the probe contradict."""
     steps = _steps_run(ran, record)
-    findings = StepLog(**evidence["log"]).defects(steps)
+    log = StepLog(**evidence["log"])
+    findings = log.defects(steps)
+    if log.state != evidence["last_state"]:
+        findings.append("the last state is not the one that the last dispatch ended with")
     if evidence["device_steps"] != steps:
         findings.append(f"{steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
     if not evidence["releases_the_last_state"]:

@@ -19,6 +19,7 @@ from dp_core.clipping.microbatches import make_microbatches
 from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
 from dp_core.training.step import Hyperparameters, TrainState
+from dp_core.training.witness import DispatchReport, checksum_of_state
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence
@@ -46,6 +47,16 @@ def log_step(run: TrialRun, progress: Progress, sampled: SampledBatch, reported:
     )
     number, rows, checksum = reported
     progress.log.add((number, rows, checksum), expected)
+
+
+def log_dispatch(run: TrialRun, progress: Progress, reports: DispatchReport) -> None:
+    """Compares what a dispatch was given with the run's key and numbers, and its first state with the last one so far.
+
+    The first dispatch of an attempt is compared with the state that the attempt began with.
+    """
+    progress.log.add_dispatch(
+        given=int(reports.given) == run.given, before=int(reports.before), after=int(reports.after)
+    )
 
 
 def gather_evidence(
@@ -76,6 +87,7 @@ def gather_evidence(
         "sampling": sampling.to_json(),
         "program": _program(run, released),
         "log": progress.log.to_json(),
+        "last_state": state_checksum(state),
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
         "attempts": progress.attempts,
@@ -88,6 +100,14 @@ def gather_evidence(
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
         "histogram_noise": noisy.histogram_noise if noisy else None,
     }
+
+
+_checksum_of_state = jax.jit(checksum_of_state)
+
+
+def state_checksum(state: TrainState) -> int:
+    """Returns the checksum of a state, as the compiled program reports it of its own."""
+    return int(_checksum_of_state(state))
 
 
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
