@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dp_core.audit.noise_checks import NoiseTest, noise_tests
+from dp_core.audit.noise_checks import NoiseTest, correlation_test, noise_tests
 from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
 from dp_core.audit.step_oracle import (
     GRADIENT_ROUNDING,
@@ -33,7 +33,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 50_000, 1024
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 400_000, 4096
 
 
 class Compiled(NamedTuple):
@@ -219,6 +219,13 @@ class Laboratory:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
         drawn = jax.tree.leaves(_draw_steps(self.key, zeros, steps))
         return {name: np.asarray(values).reshape(steps, -1) for name, values in zip(self.names, drawn, strict=True)}
+
+    def other_key_test(self) -> NoiseTest:
+        """Tests that another key, with one bit flipped, makes other noise."""
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
+        words = jax.random.key_data(self.key)
+        other = jax.random.wrap_key_data(words.at[-1].set(words[-1] ^ 1), impl=jax.random.key_impl(self.key))
+        return correlation_test(["a step", "that step with another key"], [self.noise(0), _flat(_draw(other, zeros, 0))])
 
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)

@@ -150,7 +150,7 @@ def probe_step(
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)
     noise = lab.noise_by_name()
-    tests = noise_tests(noise)
+    tests = [*noise_tests(noise), lab.other_key_test()]
     if clip_factor(compiled.method.clipping).adaptive:
         tests += lab.count_noise_tests()
     half = 0.5 * lab.last_median or float(hyper.l2_clip_norm)

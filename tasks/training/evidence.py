@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dp_core.audit.key_checks import KeyEvidence, compare_keys
 from dp_core.audit.probe import Compiled, Probe, probe_step
 from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_counts import SamplingCounts
@@ -18,15 +19,19 @@ from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
+from dp_core.training.noise import noise_support
 from dp_core.training.step import Hyperparameters, TrainState
 from dp_core.training.witness import DispatchReport, checksum_of_state
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence
+from tasks.training.randomness import Randomness, changed_descriptions
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
 PROBED_EXAMPLES = 64
+# Secret keys that are drawn to see that no two are the same.
+DRAWN_KEYS = 512
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
@@ -88,6 +93,7 @@ def gather_evidence(
         "program": _program(run, released),
         "log": progress.log.to_json(),
         "last_state": state_checksum(state),
+        "keys": _keys(run, progress)._asdict() if run.method.private else None,
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
         "attempts": progress.attempts,
@@ -122,6 +128,22 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
         return probe_step(compiled, params, hyperparameters, key, examples.take(np.sort(rows)), seed=run.trial.seed)
 
 
+def _keys(run: TrialRun, progress: Progress) -> KeyEvidence:
+    """Compares the run's randomness with that of other runs."""
+    trial = run.trial
+    secret = trial.randomness == "secret"
+    others = [trial] * DRAWN_KEYS if secret else changed_descriptions(trial)
+    # A dealt epoch keeps the entropy of the first attempt.
+    own = run.randomness.drawn()._replace(sampling=tuple(progress.sampling_entropy or run.randomness.sampling_entropy))
+    return compare_keys(
+        own,
+        Randomness.for_trial(trial).drawn(),
+        [Randomness.for_trial(other).drawn() for other in others],
+        secret=secret,
+        sampler_entropy=run.sampler.entropy,
+    )
+
+
 def _replay(run: TrialRun, recording: Recording) -> Replay:
     return replay(recording, run.trainer, run.placement, run.randomness.noise_key, run.hyperparameters)
 
@@ -136,6 +158,7 @@ def _program(run: TrialRun, released: Any) -> dict[str, Any]:
         "clipping": run.method.clipping,
         "microbatch_size": run.method.microbatch_size,
         "coordinates": sum(leaf.size for leaf in jax.tree.leaves(released)),
+        "noise_support": noise_support(),
         "noise_summands": generator_of(run.randomness.noise_key).summands,
     }
 
