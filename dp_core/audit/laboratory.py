@@ -187,12 +187,16 @@ class Laboratory:
         if noise_multiplier > 0:
             noise = noise_multiplier * float(hyper.sensitivity) * clip_norm * self.noise(state.step)
         if clip_factor(method.clipping).adaptive:
-            noisy_count = too_long + float(hyper.count_noise_multiplier) * self._count_noise(state.step)
-            # Andrew et al. (2021): C · exp(-0.2 · (share within C - quantile)).
-            clip_norm *= float(np.exp(-0.2 * (1 - noisy_count / expected_count - float(hyper.clip_quantile))))
+            clip_norm = self.next_clip_norm(clip_norm, too_long, state.step, hyper)
         decay = 0.5 * (1 + np.cos(np.pi * state.step / float(hyper.total_steps)))
         rate = float(hyper.learning_rate) * decay
         return OracleStep(clipped_sum, rounding, noise, expected_count, rate, clip_norm)
+
+    def next_clip_norm(self, clip_norm: float, too_long: int, step: int, hyper: Hyperparameters) -> float:
+        """Returns the adaptive clip norm of the next step: C · exp(-0.2 · (share within C - quantile))."""
+        noisy_count = too_long + float(hyper.count_noise_multiplier) * self._count_noise(step)
+        within = 1 - noisy_count * self.method.microbatch_size / float(hyper.expected_batch_size)
+        return clip_norm * float(np.exp(-0.2 * (within - float(hyper.clip_quantile))))
 
     def _padded_gradients(self, params: Any, examples: Examples) -> np.ndarray:
         gradients = per_example_gradients(self.method, params, examples)
@@ -244,7 +248,16 @@ class Laboratory:
             structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         )
 
-    def _moments(self, after: TrainState) -> np.ndarray:
+    def flat_start(self) -> np.ndarray:
+        """Returns the parameters that runs start from, flat and in 64 bits."""
+        return _flat(self.padded)
+
+    @staticmethod
+    def flat32(tree: Any) -> np.ndarray:
+        """Returns all arrays of a tree as one."""
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+    def moments(self, after: TrainState) -> np.ndarray:
         """Returns the optimiser's moments, of shape (moments, coordinates); NaN if they are not the stated ones."""
         stated = len(self.optimizer.initial)
         arrays = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
@@ -258,7 +271,7 @@ class Laboratory:
         found = _flat(after.params)
         moved, moved_here = positions[-1] - positions[0], found - positions[0]
         ratios = excess(found, oracle.params, np.sum(np.abs(np.diff(positions, axis=0)), axis=0))
-        for number, values in enumerate(self._moments(after)):
+        for number, values in enumerate(self.moments(after)):
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
         worst = int(np.argmax(ratios))

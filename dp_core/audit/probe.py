@@ -25,6 +25,8 @@ import numpy as np
 
 from dp_core.audit.laboratory import Comparison, Compiled, Laboratory
 from dp_core.audit.noise_checks import NoiseTest, noise_tests, strangest
+from dp_core.audit.probe_batches import Examples
+from dp_core.audit.single_steps import SingleStep, compare_single_steps
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.step import Hyperparameters
 
@@ -42,6 +44,7 @@ class Probe(NamedTuple):
         sensitivity: The sensitivity that its noise is scaled to, in clip norms.
         count_noise_multiplier: The noise multiplier of the count of an adaptive clip norm.
         comparisons: The runs against the oracle.
+        single_steps: The worst of many single steps against the oracle, with examples and with noise.
         noise_tests: The tests of the noise.
         noise_draws: Number of draws that were tested.
         factor_bound: Largest product of a norm and its clip factor, over norms from 0 to 1e30, in clip norms.
@@ -52,6 +55,7 @@ class Probe(NamedTuple):
     sensitivity: float
     count_noise_multiplier: float
     comparisons: list[Comparison]
+    single_steps: list[SingleStep]
     noise_tests: list[NoiseTest]
     noise_draws: int
     factor_bound: float
@@ -78,7 +82,10 @@ class Probe(NamedTuple):
 
         comparisons = [Comparison(**numbers(item)) for item in value["comparisons"]]
         tests = [NoiseTest(**numbers(item)) for item in value["noise_tests"]]
-        return cls(**{**numbers(value), "comparisons": comparisons, "noise_tests": tests})
+        singles = [SingleStep(**numbers(item)) for item in value["single_steps"]]
+        return cls(
+            **{**numbers(value), "comparisons": comparisons, "single_steps": singles, "noise_tests": tests}
+        )
 
     def defects(self) -> list[str]:
         """Returns what is wrong with the step as the stated mechanism; an empty list if nothing is.
@@ -95,6 +102,8 @@ class Probe(NamedTuple):
             found.append(f"the clip factor differs from its oracle by {self.factor_difference:.3g} clip norms")
         for comparison in self.comparisons:
             found += _blame(comparison)
+        for one in self.single_steps:
+            found += one.defects()
         return found + strangest(self.noise_tests)
 
 
@@ -149,6 +158,11 @@ def probe_step(
     comparisons = lab.compare(data, np.random.default_rng(seed))
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)
+    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2))
+    if any(one.defects() for one in singles):
+        again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3))
+        # Blamed only if a second choice shows it too, or if it is far more than a kink or the schedule can do.
+        singles = [one if one.excess > 1e3 else other for one, other in zip(singles, again, strict=True)]
     noise = lab.noise_by_name()
     tests = [*noise_tests(noise), lab.other_key_test()]
     if clip_factor(compiled.method.clipping).adaptive:
@@ -160,6 +174,7 @@ def probe_step(
         sensitivity=float(hyper.sensitivity),
         count_noise_multiplier=float(hyper.count_noise_multiplier),
         comparisons=comparisons,
+        single_steps=singles,
         noise_tests=tests,
         noise_draws=sum(values.size for values in noise.values()),
         factor_bound=factor_bound,

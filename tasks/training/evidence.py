@@ -13,6 +13,7 @@ import numpy as np
 
 from dp_core.audit.key_checks import KeyEvidence, compare_keys
 from dp_core.audit.probe import Compiled, Probe, probe_step
+from dp_core.audit.probe_batches import unusual_first
 from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
@@ -29,7 +30,8 @@ from tasks.training.randomness import Randomness, changed_descriptions
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
-PROBED_EXAMPLES = 64
+# Examples to probe with, and examples that they are chosen from.
+PROBED_EXAMPLES, SEARCHED_EXAMPLES = 256, 4096
 # Secret keys that are drawn to see that no two are the same.
 DRAWN_KEYS = 512
 
@@ -119,13 +121,16 @@ def state_checksum(state: TrainState) -> int:
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     """Measures the compiled step at the run's last parameters, on a few of its examples."""
     examples = run.data.examples
-    rows = np.random.default_rng(0).choice(len(examples), min(PROBED_EXAMPLES, len(examples)), replace=False)
+    rows = np.random.default_rng(0).choice(len(examples), min(SEARCHED_EXAMPLES, len(examples)), replace=False)
+    searched = examples.take(np.sort(rows))
+    chosen = unusual_first(searched[1])[:PROBED_EXAMPLES]
     compiled = Compiled(run.method, run.batches.shape, run.batches.steps_per_dispatch)
     hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
+    seed = int(run.trial.key, 16) % 2**32
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
     with first_alone(run.method, "probe", run.batches):
-        return probe_step(compiled, params, hyperparameters, key, examples.take(np.sort(rows)), seed=run.trial.seed)
+        return probe_step(compiled, params, hyperparameters, key, tuple(part[chosen] for part in searched), seed=seed)
 
 
 def _keys(run: TrialRun, progress: Progress) -> KeyEvidence:
