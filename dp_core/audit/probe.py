@@ -32,6 +32,8 @@ from dp_core.training.step import Hyperparameters
 
 # Tolerance on the clip factor, in clip norms.
 TOLERANCE = 1e-4
+# A deviation of a single step that needs no second look, in multiples of what rounding explains.
+_FAR = 20.0
 
 __all__ = ["Comparison", "Compiled", "Probe", "probe_step"]
 
@@ -161,8 +163,11 @@ def probe_step(
     singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2))
     if any(one.defects() for one in singles):
         again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3))
-        # Blamed only if a second choice shows it too, or if it is far more than a kink or the schedule can do.
-        singles = [one if one.excess > 1e3 else other for one, other in zip(singles, again, strict=True)]
+        # Blamed if a second choice shows it too, or if it is far more than rounding can do.
+        singles = [
+            one if not one.excess <= _FAR or not one.defects() else other
+            for one, other in zip(singles, again, strict=True)
+        ]
     noise = lab.noise_by_name()
     tests = [*noise_tests(noise), lab.other_key_test()]
     if clip_factor(compiled.method.clipping).adaptive:

@@ -47,6 +47,8 @@ _NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
 _MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 2_000_000
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
+# Relative distance of the two points that gradients are computed at, and the change between them that shows a kink.
+_AWAY, _JUMP = 5e-6, 1e-3
 
 
 class SingleStep(NamedTuple):
@@ -104,9 +106,9 @@ def compare_single_steps(lab: Laboratory, data: Examples, rng: np.random.Generat
     many = next((number for number in _NUMBERS_OF_EXAMPLES if number * _width(lab, number) <= _MOST_NUMBERS), 8)
     examples = Examples(*(np.asarray(part)[:many] for part in data))
     compact = _compact(lab, examples)
-    gradients = per_example_gradients(lab.method, compact.params, examples._replace(categoricals=compact.categoricals))
+    gradients, smooth = _gradients(lab, compact, examples._replace(categoricals=compact.categoricals), rng)
     norms = np.linalg.norm(gradients, axis=1)
-    usable = np.flatnonzero(np.isfinite(norms) & (norms < 1e8))
+    usable = np.flatnonzero(np.isfinite(norms) & (norms < 1e8) & smooth)
     if not len(usable):
         return []
     others = rng.integers(lab.ends[-1], size=_OTHER_COORDINATES)
@@ -116,6 +118,28 @@ def compare_single_steps(lab: Laboratory, data: Examples, rng: np.random.Generat
     bench = _Bench(lab, Examples(*(part[usable] for part in examples)), gradients, norms[usable], columns)
     runs = int(np.clip(_MOVED // lab.ends[-1], _FEWEST_RUNS, _MOST_RUNS))
     return [bench.with_examples(runs if lab.method.microbatch_size == 1 else min(runs, 8), rng), bench.noise(runs, rng)]
+
+
+def _gradients(
+    lab: Laboratory, compact: _Compact, examples: Examples, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the examples' gradients, and which of the examples are not at a kink of the model.
+
+    At a kink float32 and the oracle may take different sides. The gradient is the mean over two points on either side
+    of the parameters, further apart than rounding can tell. Where the two differ visibly there is a kink between.
+    """
+    flat = {path: np.asarray(value, np.float32) for path, value in flatten_dict(compact.params).items()}
+    away = {
+        path: np.float32(_AWAY) * value * rng.standard_normal(value.shape, np.float32) for path, value in flat.items()
+    }
+    below, above = (
+        per_example_gradients(
+            lab.method, unflatten_dict({path: flat[path] + sign * away[path] for path in flat}), examples
+        )
+        for sign in (np.float32(-1), np.float32(1))
+    )
+    jump = np.max(np.abs(above - below), axis=1)
+    return 0.5 * (below + above), jump <= _JUMP * np.max(np.abs(above), axis=1)
 
 
 class _Bench:
@@ -128,12 +152,11 @@ class _Bench:
         self.start = lab.flat_start()[columns]
 
     def with_examples(self, runs: int, rng: np.random.Generator) -> SingleStep:
-        lab, method = self.lab, self.lab.method
+        lab = self.lab
         quiet = lab.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)
         settings, weights = [], []
         for number, step in enumerate(_steps(lab.hyper, runs, rng)):
-            clip_norm = self._clip_norm(number, rng)
-            fill = self._fill(number, rng)
+            clip_norm, fill = self._setting(number, rng)
             own, too_long = self._weights(fill, clip_norm)
             settings.append((step, clip_norm, fill, too_long))
             weights.append(own)
@@ -144,7 +167,7 @@ class _Bench:
             self._run("examples", quiet, *setting[:3], total.astype(np.float64), bound, setting[3])
             for setting, total, bound in zip(settings, sums, rounding, strict=True)
         ]
-        return _worst(results, len(self.norms) if method else 0)
+        return _worst(results, len(self.norms))
 
     def noise(self, runs: int, rng: np.random.Generator) -> SingleStep:
         lab = self.lab
@@ -159,21 +182,24 @@ class _Bench:
             0,
         )
 
-    def _clip_norm(self, number: int, rng: np.random.Generator) -> float:
-        """Returns the run's clip norm, or one that some example exceeds by 0.3 % to 100 %."""
-        long = self.norms[self.norms > 1e-12]
-        if number % 3 == 0 or not len(long):
-            return float(self.lab.hyper.l2_clip_norm)
-        return float(np.float32(rng.choice(long) / (1 + 10 ** -rng.uniform(0, 2.5))))
+    def _setting(self, number: int, rng: np.random.Generator) -> tuple[float, Fill]:
+        """Returns the clip norm and the batch of a run.
 
-    def _fill(self, number: int, rng: np.random.Generator) -> Fill:
+        In turn: the run's clip norm; and twice one that some example exceeds by 0.3 % to 100 %, with that and a few
+        other examples, and with a batch of any size.
+        """
         shape, expected = self.lab.compiled.shape, float(self.lab.hyper.expected_batch_size)
-        capacity = shape.pieces * shape.rows
-        wanted = rng.normal(expected, expected**0.5) if number % 2 == 0 else rng.uniform(1, capacity)
-        size = int(np.clip(wanted, 1, capacity))
+        long, capacity = np.flatnonzero(self.norms > 1e-12), shape.pieces * shape.rows
+        chosen = rng.permutation(len(self.norms))
+        clip_norm = float(self.lab.hyper.l2_clip_norm)
+        if number % 3 and len(long):
+            chosen = np.append(rng.choice(long), chosen)
+            clip_norm = float(np.float32(self.norms[chosen[0]] / (1 + 10 ** -rng.uniform(0, 2.5))))
+        sizes = rng.normal(expected, expected**0.5), rng.uniform(1, 4), rng.uniform(1, capacity)
+        size = int(np.clip(sizes[number % 3], 1, capacity))
         rows = np.full(capacity, -1)
-        rows[:size] = np.resize(rng.permutation(len(self.norms)), size)
-        return grouped(Fill(rows.reshape(shape), None), self.lab.method.microbatch_size, rng)
+        rows[:size] = np.resize(chosen, size)
+        return clip_norm, grouped(Fill(rows.reshape(shape), None), self.lab.method.microbatch_size, rng)
 
     def _weights(self, fill: Fill, clip_norm: float) -> tuple[np.ndarray, int]:
         method = self.lab.method
