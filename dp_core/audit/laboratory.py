@@ -229,7 +229,9 @@ class Laboratory:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
         words = jax.random.key_data(self.key)
         other = jax.random.wrap_key_data(words.at[-1].set(words[-1] ^ 1), impl=jax.random.key_impl(self.key))
-        return correlation_test(["a step", "that step with another key"], [self.noise(0), _flat(_draw(other, zeros, 0))])
+        return correlation_test(
+            ["a step", "that step with another key"], [self.noise(0), _flat(_draw(other, zeros, 0))]
+        )
 
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)

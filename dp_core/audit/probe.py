@@ -85,9 +85,7 @@ class Probe(NamedTuple):
         comparisons = [Comparison(**numbers(item)) for item in value["comparisons"]]
         tests = [NoiseTest(**numbers(item)) for item in value["noise_tests"]]
         singles = [SingleStep(**numbers(item)) for item in value["single_steps"]]
-        return cls(
-            **{**numbers(value), "comparisons": comparisons, "single_steps": singles, "noise_tests": tests}
-        )
+        return cls(**{**numbers(value), "comparisons": comparisons, "single_steps": singles, "noise_tests": tests})
 
     def defects(self) -> list[str]:
         """Returns what is wrong with the step as the stated mechanism; an empty list if nothing is.

@@ -2,8 +2,9 @@
 
 The state before and after some dispatches of the training is kept. After the training the same compiled program is
 run again from the kept state, with the batches of that dispatch and with the noise key and numbers that the record is
-made of: one step at a time, so that a step cannot depend on its place in the dispatch. The states must agree. A training loop that hands the program another key or other numbers than it records,
-or changes the state in between, is found here.
+made of: one step at a time, so that a step cannot depend on its place in the dispatch. The states must agree. A
+training loop that hands the program another key or other numbers than it records, or changes the state in between, is
+found here.
 """
 
 from __future__ import annotations

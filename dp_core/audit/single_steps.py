@@ -242,9 +242,7 @@ class _Bench:
         traced = as_traced(hyper._replace(l2_clip_norm=clip_norm, learning_rate=rate))
         rate = float(traced.learning_rate) * decay
         oracle = OracleState(np.stack([self.start] * 3), np.stack([moments] * 3), clip_norm, step)
-        oracle = take_step(
-            optimizer, oracle, OracleStep(clipped_sum, rounding, noise, expected_count, rate, next_norm)
-        )
+        oracle = take_step(optimizer, oracle, OracleStep(clipped_sum, rounding, noise, expected_count, rate, next_norm))
         state = lab.trainer.init(lab.params, traced)
         state = state._replace(step=method.placement.copied(np.asarray(step, np.int32)))
         steps = to_steps(method, lab.compiled.shape, lab.compiled.steps, self.examples, [fill])
@@ -258,7 +256,13 @@ class _Bench:
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values[self.columns], expected, np.abs(expected[1])))
         return SingleStep(
-            name, float(ratios.max()), step, int(np.sum(fill.examples >= 0)), float(after.l2_clip_norm) / next_norm, 1, 0
+            name,
+            float(ratios.max()),
+            step,
+            int(np.sum(fill.examples >= 0)),
+            float(after.l2_clip_norm) / next_norm,
+            1,
+            0,
         )
 
 

@@ -146,7 +146,9 @@ class StepLog:
         }
         found += [f"{count:,} of {self.steps:,} steps {what} ({self.first})" for what, count in wrong.items() if count]
         if self.other_given:
-            found.append(f"{self.other_given:,} dispatches ran with another method, noise key or numbers than the run's")
+            found.append(
+                f"{self.other_given:,} dispatches ran with another method, noise key or numbers than the run's"
+            )
         if self.breaks:
             found.append(
                 f"the state was changed outside of the compiled program: {self.breaks:,} dispatches began with another "
