@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dp_core.audit.noise_checks import NoiseTest, noise_tests
+from dp_core.audit.noise_checks import NoiseTest, correlation_test, noise_tests
 from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
 from dp_core.audit.step_oracle import (
     GRADIENT_ROUNDING,
@@ -32,7 +32,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 50_000, 1024
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 400_000, 4096
 
 
 class Compiled(NamedTuple):
@@ -187,12 +187,16 @@ class Laboratory:
         if noise_multiplier > 0:
             noise = noise_multiplier * float(hyper.sensitivity) * clip_norm * self.noise(state.step)
         if clip_factor(method.clipping).adaptive:
-            noisy_count = too_long + float(hyper.count_noise_multiplier) * self._count_noise(state.step)
-            # Andrew et al. (2021): C · exp(-0.2 · (share within C - quantile)).
-            clip_norm *= float(np.exp(-0.2 * (1 - noisy_count / expected_count - float(hyper.clip_quantile))))
+            clip_norm = self.next_clip_norm(clip_norm, too_long, state.step, hyper)
         decay = 0.5 * (1 + np.cos(np.pi * state.step / float(hyper.total_steps)))
         rate = float(hyper.learning_rate) * decay
         return OracleStep(clipped_sum, rounding, noise, expected_count, rate, clip_norm)
+
+    def next_clip_norm(self, clip_norm: float, too_long: int, step: int, hyper: Hyperparameters) -> float:
+        """Returns the adaptive clip norm of the next step: C · exp(-0.2 · (share within C - quantile))."""
+        noisy_count = too_long + float(hyper.count_noise_multiplier) * self._count_noise(step)
+        within = 1 - noisy_count * self.method.microbatch_size / float(hyper.expected_batch_size)
+        return clip_norm * float(np.exp(-0.2 * (within - float(hyper.clip_quantile))))
 
     def _padded_gradients(self, params: Any, examples: Examples) -> np.ndarray:
         gradients = per_example_gradients(self.method, params, examples)
@@ -218,6 +222,15 @@ class Laboratory:
         drawn = np.stack([self.noise(step) for step in range(steps)])
         return dict(zip(self.names, np.split(drawn, self.ends[:-1], axis=1), strict=True))
 
+    def other_key_test(self) -> NoiseTest:
+        """Tests that another key, with one bit flipped, makes other noise."""
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
+        words = jax.random.key_data(self.key)
+        other = jax.random.wrap_key_data(words.at[-1].set(words[-1] ^ 1), impl=jax.random.key_impl(self.key))
+        return correlation_test(
+            ["a step", "that step with another key"], [self.noise(0), _flat(_draw(other, zeros, 0))]
+        )
+
     def _count_noise(self, step: int) -> float:
         key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
         return float(standard_normal(key))
@@ -235,7 +248,16 @@ class Laboratory:
             structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         )
 
-    def _moments(self, after: TrainState) -> np.ndarray:
+    def flat_start(self) -> np.ndarray:
+        """Returns the parameters that runs start from, flat and in 64 bits."""
+        return _flat(self.padded)
+
+    @staticmethod
+    def flat32(tree: Any) -> np.ndarray:
+        """Returns all arrays of a tree as one."""
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+    def moments(self, after: TrainState) -> np.ndarray:
         """Returns the optimiser's moments, of shape (moments, coordinates); NaN if they are not the stated ones."""
         stated = len(self.optimizer.initial)
         arrays = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
@@ -249,7 +271,7 @@ class Laboratory:
         found = _flat(after.params)
         moved, moved_here = positions[-1] - positions[0], found - positions[0]
         ratios = excess(found, oracle.params, np.sum(np.abs(np.diff(positions, axis=0)), axis=0))
-        for number, values in enumerate(self._moments(after)):
+        for number, values in enumerate(self.moments(after)):
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
         worst = int(np.argmax(ratios))

@@ -28,6 +28,10 @@ _WINDOW = 1024
 # Fewer draws than this are not compared with each other: their correlation has no power.
 _FEWEST_COMPARED = 30
 _MOST_STEPS_COMPARED = 48
+# Distances at which coordinates of a step are compared.
+_MOST_LAGS = 16
+# The density of the difference of two |draws| is at most 2/√π: closer than this has probability below 2.3e-6.
+_SAME_SIZE = 1e-6
 _MOST_IN_SHAPE_TEST = 200_000
 
 
@@ -63,6 +67,7 @@ def noise_tests(noise: Mapping[str, np.ndarray]) -> list[NoiseTest]:
         _shape(whole.ravel()),
         _between_steps(whole),
         _between_arrays(noise),
+        _between_neighbours(whole),
         _repetitions(noise),
     ]
 
@@ -138,15 +143,41 @@ def _shape(draws: np.ndarray) -> NoiseTest:
 
 def _between_steps(whole: np.ndarray) -> NoiseTest:
     names = [f"probed step {step}" for step in range(len(whole))]
-    return _correlations(names, list(whole[:_MOST_STEPS_COMPARED]))
+    return correlation_test(names, list(whole[:_MOST_STEPS_COMPARED]))
 
 
 def _between_arrays(noise: Mapping[str, np.ndarray]) -> NoiseTest:
     """Compares the beginnings of all pairs of arrays, in the first step."""
-    return _correlations(list(noise), [values[0, :_WINDOW] for values in noise.values()])
+    return correlation_test(list(noise), [values[0, :_WINDOW] for values in noise.values()])
 
 
-def _correlations(names: Sequence[str], rows: Sequence[np.ndarray]) -> NoiseTest:
+def _between_neighbours(whole: np.ndarray) -> NoiseTest:
+    """Tests coordinates of one step at distances 1 to ``_MOST_LAGS``, and their sizes.
+
+    At each distance, only every other stretch of that many coordinates is paired with the next one. So no coordinate
+    is in two pairs, and the correlation has the law of independent vectors. A copy with
+    other signs shows in the sizes.
+    """
+    found = []
+    rows = whole[: max(1, _MOST_IN_SHAPE_TEST // max(whole.shape[1], 1))]
+    for lag in range(1, min(_MOST_LAGS, whole.shape[1] // 2) + 1):
+        count = whole.shape[1] // (2 * lag)
+        pairs = rows[:, : count * 2 * lag].reshape(-1, 2, lag)
+        one, other = pairs[:, 0].ravel(), pairs[:, 1].ravel()
+        if len(one) < _FEWEST_COMPARED:
+            continue
+        scale = float(np.sqrt((one @ one) * (other @ other)))
+        correlation = float(one @ other) / scale if scale > 0 else 1.0
+        p_value = float(special.betainc((len(one) - 1) / 2, 0.5, 1 - min(correlation**2, 1.0)))
+        found.append(NoiseTest(f"of coordinates {lag} apart has a correlation of {correlation:.3g}", p_value))
+        # Two normal numbers are this close in size with probability 2.3e-6 at most, if they are independent.
+        same = int(np.sum(np.abs(np.abs(one) - np.abs(other)) < _SAME_SIZE))
+        chance = float(stats.binom.sf(same - 1, len(one), 2.3e-6)) if same else 1.0
+        found.append(NoiseTest(f"is of the same size in {same:,} of {len(one):,} coordinates {lag} apart", chance))
+    return _least(found) if found else NoiseTest("of neighbours is correlated", 1.0)
+
+
+def correlation_test(names: Sequence[str], rows: Sequence[np.ndarray]) -> NoiseTest:
     """Returns the strangest correlation of two rows, over the coordinates that both have.
 
     The uncentred correlation r of independent normal vectors of length n is distributed like one coordinate of a random
@@ -172,7 +203,7 @@ def _correlations(names: Sequence[str], rows: Sequence[np.ndarray]) -> NoiseTest
 
 
 def _repetitions(noise: Mapping[str, np.ndarray]) -> NoiseTest:
-    """Looks for three consecutive draws of an array and step that occur twice, wherever they stand.
+    """Looks for three consecutive draws of an array and step that occur twice up to sign, wherever they stand.
 
     A draw takes any of its values with probability below 2⁻²², so that three in a row recur by chance with
     probability below 2⁻⁶⁶ for each pair of places, and a hash of 64 bits with probability 2⁻⁶⁴.
@@ -181,7 +212,7 @@ def _repetitions(noise: Mapping[str, np.ndarray]) -> NoiseTest:
     for values in noise.values():
         parts = [values] if values.shape[1] <= 2 * _WINDOW else [values[:, :_WINDOW], values[:, -_WINDOW:]]
         for part in parts:
-            bits = np.ascontiguousarray(part, np.float32).view(np.uint32).astype(np.uint64)
+            bits = np.ascontiguousarray(np.abs(part), np.float32).view(np.uint32).astype(np.uint64)
             if part.shape[1] >= 3:
                 windows.append(_hashed(bits[:, :-2], bits[:, 1:-1], bits[:, 2:]).ravel())
     if not windows:

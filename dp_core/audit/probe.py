@@ -25,11 +25,15 @@ import numpy as np
 
 from dp_core.audit.laboratory import Comparison, Compiled, Laboratory
 from dp_core.audit.noise_checks import NoiseTest, noise_tests, strangest
+from dp_core.audit.probe_batches import Examples
+from dp_core.audit.single_steps import SingleStep, compare_single_steps
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.step import Hyperparameters
 
 # Tolerance on the clip factor, in clip norms.
 TOLERANCE = 1e-4
+# A deviation of a single step that needs no second look, in multiples of what rounding explains.
+_FAR = 20.0
 
 __all__ = ["Comparison", "Compiled", "Probe", "probe_step"]
 
@@ -42,6 +46,7 @@ class Probe(NamedTuple):
         sensitivity: The sensitivity that its noise is scaled to, in clip norms.
         count_noise_multiplier: The noise multiplier of the count of an adaptive clip norm.
         comparisons: The runs against the oracle.
+        single_steps: The worst of many single steps against the oracle, with examples and with noise.
         noise_tests: The tests of the noise.
         noise_draws: Number of draws that were tested.
         factor_bound: Largest product of a norm and its clip factor, over norms from 0 to 1e30, in clip norms.
@@ -52,6 +57,7 @@ class Probe(NamedTuple):
     sensitivity: float
     count_noise_multiplier: float
     comparisons: list[Comparison]
+    single_steps: list[SingleStep]
     noise_tests: list[NoiseTest]
     noise_draws: int
     factor_bound: float
@@ -78,7 +84,8 @@ class Probe(NamedTuple):
 
         comparisons = [Comparison(**numbers(item)) for item in value["comparisons"]]
         tests = [NoiseTest(**numbers(item)) for item in value["noise_tests"]]
-        return cls(**{**numbers(value), "comparisons": comparisons, "noise_tests": tests})
+        singles = [SingleStep(**numbers(item)) for item in value["single_steps"]]
+        return cls(**{**numbers(value), "comparisons": comparisons, "single_steps": singles, "noise_tests": tests})
 
     def defects(self) -> list[str]:
         """Returns what is wrong with the step as the stated mechanism; an empty list if nothing is.
@@ -95,6 +102,8 @@ class Probe(NamedTuple):
             found.append(f"the clip factor differs from its oracle by {self.factor_difference:.3g} clip norms")
         for comparison in self.comparisons:
             found += _blame(comparison)
+        for one in self.single_steps:
+            found += one.defects()
         return found + strangest(self.noise_tests)
 
 
@@ -149,8 +158,16 @@ def probe_step(
     comparisons = lab.compare(data, np.random.default_rng(seed))
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)
+    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2))
+    if any(one.defects() for one in singles):
+        again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3))
+        # Blamed if a second choice shows it too, or if it is far more than rounding can do.
+        singles = [
+            one if not one.excess <= _FAR or not one.defects() else other
+            for one, other in zip(singles, again, strict=True)
+        ]
     noise = lab.noise_by_name()
-    tests = noise_tests(noise)
+    tests = [*noise_tests(noise), lab.other_key_test()]
     if clip_factor(compiled.method.clipping).adaptive:
         tests += lab.count_noise_tests()
     half = 0.5 * lab.last_median or float(hyper.l2_clip_norm)
@@ -160,6 +177,7 @@ def probe_step(
         sensitivity=float(hyper.sensitivity),
         count_noise_multiplier=float(hyper.count_noise_multiplier),
         comparisons=comparisons,
+        single_steps=singles,
         noise_tests=tests,
         noise_draws=sum(values.size for values in noise.values()),
         factor_bound=factor_bound,

@@ -52,6 +52,18 @@ def probe_examples(data: tuple[np.ndarray, ...], task: str, rng: np.random.Gener
     )
 
 
+def unusual_first(categoricals: np.ndarray) -> np.ndarray:
+    """Returns an order of examples: those with a token that is rare among them and others in turn."""
+    rarity = np.full(len(categoricals), len(categoricals))
+    for tokens in np.asarray(categoricals).T:
+        _, number, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+        rarity = np.minimum(rarity, counts[number])
+    rare = np.argsort(rarity, kind="stable")
+    order = np.stack([rare, np.arange(len(rare))], axis=1).ravel()
+    _, first = np.unique(order, return_index=True)
+    return order[np.sort(first)]
+
+
 def empty(shape: PhysicalShape, microbatch_size: int) -> Fill:
     """Returns a batch without examples."""
     examples = np.full(shape, -1)
@@ -70,7 +82,7 @@ def full(
         rows[max(1, round(share * shape.pieces)) :] = -1
     else:
         rows[:, max(1, round(share * shape.rows)) :] = -1
-    return _grouped(Fill(rows, None), microbatch_size, rng)
+    return grouped(Fill(rows, None), microbatch_size, rng)
 
 
 def sparse(shape: PhysicalShape, microbatch_size: int, examples: int, rng: np.random.Generator) -> Fill:
@@ -84,10 +96,10 @@ def sparse(shape: PhysicalShape, microbatch_size: int, examples: int, rng: np.ra
             start, length = rng.integers(shape.rows), 1 if microbatch_size == 1 else 1 + rng.integers(microbatch_size)
             rows[piece, start : start + length] = rng.integers(examples)
         rows[piece, [0, -1]] = rng.integers(examples, size=2)
-    return _grouped(Fill(rows, None), microbatch_size, rng)
+    return grouped(Fill(rows, None), microbatch_size, rng)
 
 
-def _grouped(fill: Fill, microbatch_size: int, rng: np.random.Generator) -> Fill:
+def grouped(fill: Fill, microbatch_size: int, rng: np.random.Generator) -> Fill:
     """Puts runs of rows with examples into groups of random sizes."""
     microbatches = make_microbatches(microbatch_size)
     if microbatches is None:
@@ -125,8 +137,8 @@ def to_steps(
         return placement.batches(values.shape, lambda index: values[index])
 
     def rows_of(values: np.ndarray) -> Any:
-        filled = values[np.maximum(numbers, 0)]
-        filled[numbers < 0] = 0
+        filled = np.zeros((*whole, *values.shape[1:]), values.dtype)
+        filled[numbers >= 0] = values[numbers[numbers >= 0]]
         return place(filled)
 
     batches = Batch(

@@ -2,8 +2,9 @@
 
 The state before and after some dispatches of the training is kept. After the training the same compiled program is
 run again from the kept state, with the batches of that dispatch and with the noise key and numbers that the record is
-made of. The states must agree. A training loop that hands the program another key or other numbers than it records,
-or changes the state in between, is found here.
+made of: one step at a time, so that a step cannot depend on its place in the dispatch. The states must agree. A
+training loop that hands the program another key or other numbers than it records, or changes the state in between, is
+found here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dp_core.training.placement import Placement
@@ -66,9 +68,17 @@ def replay(
     recording: Recording, trainer: Trainer, placement: Placement, noise_key: jax.Array, hyper: Hyperparameters
 ) -> Replay:
     """Runs a recorded dispatch again."""
-    state, _ = trainer.run(placement.put(recording.before), recording.steps, noise_key, hyper)
+    state = placement.put(recording.before)
+    for number in range(int(recording.steps.active)):
+        state, _ = trainer.run(state, _alone(recording.steps, number), noise_key, hyper)
     differences = jax.tree.map(_difference, recording.before, recording.after, own_copy(placement, state))
     return Replay(recording.first, max(jax.tree.leaves(differences)))
+
+
+def _alone(steps: Steps, number: int) -> Steps:
+    """Returns one of the steps as the first and only active one of a dispatch of the same shape."""
+    first = jax.tree.map(lambda leaf: jnp.roll(leaf, -number, axis=0), (steps.batches, jnp.asarray(steps.pieces)))
+    return Steps(*first, jnp.minimum(jnp.asarray(steps.active), 1))
 
 
 def _difference(before: Any, after: Any, again: Any) -> float:

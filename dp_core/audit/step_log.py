@@ -85,6 +85,9 @@ class StepLog:
         other_rows: Number of steps that computed with another number of rows than were sampled.
         other_contents: Number of steps that computed with as many rows as were sampled, but other ones.
         first: The first disagreement, in words.
+        other_given: Number of dispatches that ran with another method, noise key or numbers than the run's.
+        breaks: Number of dispatches that began with another state than the one before had ended with.
+        state: The checksum of the state after the last dispatch; of the first state before any.
     """
 
     steps: int = 0
@@ -92,6 +95,21 @@ class StepLog:
     other_rows: int = 0
     other_contents: int = 0
     first: str | None = None
+    other_given: int = 0
+    breaks: int = 0
+    state: int | None = None
+
+    def add_dispatch(self, *, given: bool, before: int, after: int) -> None:
+        """Adds one dispatch.
+
+        Args:
+            given: Whether it ran with the run's method, noise key and numbers.
+            before: The checksum of the state that it began with.
+            after: The checksum of the state that it ended with.
+        """
+        self.other_given += not given
+        self.breaks += before != self.state
+        self.state = after
 
     def add(self, reported: tuple[int, int, int], expected: tuple[int, int]) -> None:
         """Adds one step.
@@ -127,6 +145,15 @@ class StepLog:
             "computed with other rows than were sampled": self.other_contents,
         }
         found += [f"{count:,} of {self.steps:,} steps {what} ({self.first})" for what, count in wrong.items() if count]
+        if self.other_given:
+            found.append(
+                f"{self.other_given:,} dispatches ran with another method, noise key or numbers than the run's"
+            )
+        if self.breaks:
+            found.append(
+                f"the state was changed outside of the compiled program: {self.breaks:,} dispatches began with another "
+                "state than the one before had ended with"
+            )
         return found
 
     def to_json(self) -> dict[str, Any]:

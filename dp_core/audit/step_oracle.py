@@ -30,6 +30,8 @@ from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
 GRADIENT_ROUNDING = 3e-4
 # Rounding of the noise, and of the arithmetic of an optimiser, relative to the numbers themselves.
 NOISE_ROUNDING, UPDATE_ROUNDING = 1e-5, 2e-4
+# Rounding of draws near 0, in standard deviations.
+SMALL_NOISE_ROUNDING = 1e-6
 _FLOAT32 = 2.0**-23
 
 
@@ -166,7 +168,9 @@ class OracleStep(NamedTuple):
 
 def take_step(optimizer: OptimizerOracle, state: OracleState, step: OracleStep) -> OracleState:
     """Returns the state after (clipped sum + noise) / expected count went through the optimiser."""
-    error = step.rounding + NOISE_ROUNDING * np.abs(step.noise)
+    # Draws near 0 have an error of about 1e-7 standard deviations, which depends on how the program was compiled.
+    scale = float(np.sqrt(np.mean(step.noise**2)))
+    error = step.rounding + NOISE_ROUNDING * np.abs(step.noise) + SMALL_NOISE_ROUNDING * scale
     params, moments = [], []
     for sign, own_params, own_moments in zip((-1, 0, 1), state.params, state.moments, strict=True):
         gradient = (step.clipped_sum + step.noise + sign * error) / step.expected_count

@@ -30,7 +30,15 @@ from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.optimizers import cosine_decay
 from dp_core.training.updates import UpdateRule, UpdateScale, make_update_rule
-from dp_core.training.witness import Seen, StepReport, also_seen, nothing_seen
+from dp_core.training.witness import (
+    DispatchReport,
+    Seen,
+    StepReport,
+    also_seen,
+    checksum_of_given,
+    checksum_of_state,
+    nothing_seen,
+)
 
 # A step's key is folded with one of these for each of its two noise draws.
 _GRADIENT_NOISE, _COUNT_NOISE = 0, 1
@@ -106,13 +114,13 @@ class Trainer(NamedTuple):
     Attributes:
         init: ``(params, hyper) -> state`` at step 0.
         run: ``(state, steps, noise_key, hyper) -> (state, reports)``. Donates the buffers of ``state``.
-            ``reports`` is a ``StepReport`` of arrays with one entry per step, zero for steps that are not active.
+            ``reports`` has one entry per step, zero for steps that are not active.
         predict: ``(state, integers, categoricals) -> logits``, one for each row.
         release: ``state -> params``, with no noise pending and no rows added for the placement.
     """
 
     init: Callable[[Any, Hyperparameters], TrainState]
-    run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, StepReport]]
+    run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, DispatchReport]]
     predict: Callable[[TrainState, ArrayLike, ArrayLike], jax.Array]
     release: Callable[[TrainState], Any]
 
@@ -130,7 +138,7 @@ def make_trainer(method: Method) -> Trainer:
 
     def run(
         state: TrainState, steps: Steps, noise_key: jax.Array, hyper: Hyperparameters
-    ) -> tuple[TrainState, StepReport]:
+    ) -> tuple[TrainState, DispatchReport]:
         def one(index: jax.Array, carry: tuple[TrainState, StepReport]) -> tuple[TrainState, StepReport]:
             state, reports = carry
             batches = jax.tree.map(lambda leaf: leaf[index], steps.batches)
@@ -140,8 +148,9 @@ def make_trainer(method: Method) -> Trainer:
         shape = jnp.shape(steps.pieces)
         none = jnp.zeros(shape, jnp.int32)
         reports = StepReport(jnp.zeros(shape, jnp.float32), none, none, jnp.zeros(shape, jnp.uint32))
+        given, before = checksum_of_given(method, noise_key, hyper), checksum_of_state(state)
         state, reports = jax.lax.fori_loop(0, steps.active, one, (state, reports))
-        return placement.keep(state), reports
+        return placement.keep(state), DispatchReport(*reports, given, before, checksum_of_state(state))
 
     def release(state: TrainState) -> Any:
         return rule.settle(state.update_state, state.params)

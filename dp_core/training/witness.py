@@ -8,11 +8,16 @@ the step where they happen. The checksum costs a few integer operations per valu
 The checksum of a batch is a sum over its units, the clipping units of the step: examples or, with microbatches,
 groups. It does not depend on the order of the rows, nor on how they are cut into physical batches. A wrong batch has
 the right checksum with probability 2⁻³².
+
+Two more checksums are reported of every dispatch. One is of what it was given besides batches: the method, the noise
+key and the numbers of the run. The other is of the whole state before and after it. So the host sees that every step
+had the stated key and numbers, and that nothing but the compiled program changed the state.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +27,8 @@ from dp_core.clipping.signals import Batch
 # Odd constants of a 32-bit integer hash with low bias ("lowbias32"), and the golden ratio.
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 COLUMN_STRIDE = 0x9E3779B9
+# Rows of an array that are in the checksum of a state.
+_MOST_ROWS = 4096
 # Every NaN is a missing value, whatever its bits.
 MISSING = 0x7FC00000
 
@@ -52,6 +59,60 @@ class StepReport(NamedTuple):
     number: jax.Array
     rows: jax.Array
     checksum: jax.Array
+
+
+class DispatchReport(NamedTuple):
+    """What a dispatch tells the host. Not private.
+
+    Attributes:
+        loss, number, rows, checksum: As in ``StepReport``, arrays with one entry per step.
+        given: ``checksum_of_given`` of the dispatch.
+        before: ``checksum_of_state`` before it.
+        after: ``checksum_of_state`` after it.
+    """
+
+    loss: jax.Array
+    number: jax.Array
+    rows: jax.Array
+    checksum: jax.Array
+    given: jax.Array
+    before: jax.Array
+    after: jax.Array
+
+
+def checksum_of_given(method: Any, noise_key: jax.Array, hyper: Any) -> jax.Array:
+    """Returns a checksum of the method, the noise key and the hyperparameters; uint32.
+
+    Args:
+        method: The method, whose ``repr`` is hashed when the program is traced.
+        noise_key: The run's key.
+        hyper: The run's numbers, a tuple of scalars.
+    """
+    name = int.from_bytes(hashlib.blake2b(repr(method).encode(), digest_size=4).digest(), "little")
+    numbers = _bits(jnp.stack([jnp.asarray(value, jnp.float32) for value in hyper]))
+    words = jnp.concatenate([jnp.full((1,), name, jnp.uint32), jax.random.key_data(noise_key).ravel(), numbers])
+    return _checksum(words)
+
+
+def checksum_of_state(state: Any) -> jax.Array:
+    """Returns a checksum of all arrays of a state; uint32. The order of summation does not matter to it.
+
+    Of a table with many rows every k-th is read, so that a large model does not spend its time on checksums.
+    """
+    total = jnp.zeros((), jnp.uint32)
+    for number, leaf in enumerate(jax.tree.leaves(state), start=1):
+        leaf = leaf[:: -(-leaf.shape[0] // _MOST_ROWS)] if leaf.ndim else leaf
+        words = _bits(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(jnp.uint32)
+        total = total + _mixed(_checksum(words) + jnp.uint32(number * COLUMN_STRIDE % 2**32))
+    return total
+
+
+def _checksum(words: jax.Array) -> jax.Array:
+    """Returns the sum of the hashes of each word and its position."""
+    places = jnp.zeros(words.shape, jnp.uint32)
+    for axis, size in enumerate(words.shape):
+        places = places * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    return jnp.sum(_mixed(words ^ (places * jnp.uint32(COLUMN_STRIDE))), dtype=jnp.uint32)
 
 
 def nothing_seen() -> Seen:

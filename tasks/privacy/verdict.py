@@ -14,6 +14,8 @@ import math
 import numpy as np
 
 from dp_core.accounting.mechanism import MechanismRecord
+from dp_core.audit.chances import binomial_chance
+from dp_core.audit.key_checks import KeyEvidence
 from dp_core.audit.one_run import audit_scores
 from dp_core.audit.probe import Probe
 from dp_core.audit.release_noise import GaussianNoise, histogram_defects
@@ -35,6 +37,8 @@ from tasks.training.trial import Trial
 LOGGED_CONFIDENCE = 0.95
 FAILING_CONFIDENCE = 0.999
 FAILING_DELTA = 1e-8
+# The rate at which fair coins of canaries are reported.
+COINS_FALSE_ALARM_RATE = 1e-6
 
 
 class AuditFailure(UserError):
@@ -208,12 +212,16 @@ def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:
     """Returns what the device's reports, the replayed dispatches and the probe contradict."""
     steps = _steps_run(ran, record)
-    findings = StepLog(**evidence["log"]).defects(steps)
+    log = StepLog(**evidence["log"])
+    findings = log.defects(steps)
+    if log.state != evidence["last_state"]:
+        findings.append("the last state is not the one that the last dispatch ended with")
     if evidence["device_steps"] != steps:
         findings.append(f"{steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
     if not evidence["releases_the_last_state"]:
         findings.append("the released parameters are not those of the last step")
     findings += _interruption_findings(evidence)
+    findings += KeyEvidence(**evidence["keys"]).defects() if evidence["keys"] else ["the noise key was not measured"]
     if evidence["probe"] is None or not evidence["replays"]:
         # A run that diverged releases nothing and has nothing finite to measure.
         return findings if record["test_loss"] is None else [*findings, "the compiled step was not measured"]
@@ -250,6 +258,9 @@ def _attack(trial: Trial, ran: MechanismRecord, evidence: Evidence) -> tuple[Att
     # The canaries were added after the vocabulary was chosen, so it says nothing about them.
     allowed = epsilon_of(dataclasses.replace(ran, vocabulary=None), delta).epsilon
     findings = []
+    tosses = binomial_chance(sum(included), len(included), 0.5)
+    if tosses < COINS_FALSE_ALARM_RATE:
+        findings.append(f"{sum(included):,} of {len(included):,} canaries were included, where a fair coin decides")
     if strict.epsilon_lower > allowed:
         findings.append(
             f"{strict.correct} of {strict.guesses} guesses at canaries were correct, which shows ε ≥ "

@@ -11,21 +11,29 @@ from typing import Any
 import jax
 import numpy as np
 
+from dp_core.audit.key_checks import KeyEvidence, compare_keys
 from dp_core.audit.probe import Compiled, Probe, probe_step
+from dp_core.audit.probe_batches import unusual_first
 from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
+from dp_core.training.noise import noise_support
 from dp_core.training.step import Hyperparameters, TrainState
+from dp_core.training.witness import DispatchReport, checksum_of_state
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence
+from tasks.training.randomness import Randomness, changed_descriptions
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
-PROBED_EXAMPLES = 64
+# Examples to probe with, and examples that they are chosen from.
+PROBED_EXAMPLES, SEARCHED_EXAMPLES = 256, 4096
+# Secret keys that are drawn to see that no two are the same.
+DRAWN_KEYS = 512
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
@@ -46,6 +54,16 @@ def log_step(run: TrialRun, progress: Progress, sampled: SampledBatch, reported:
     )
     number, rows, checksum = reported
     progress.log.add((number, rows, checksum), expected)
+
+
+def log_dispatch(run: TrialRun, progress: Progress, reports: DispatchReport) -> None:
+    """Compares what a dispatch was given with the run's key and numbers, and its first state with the last one so far.
+
+    The first dispatch of an attempt is compared with the state that the attempt began with.
+    """
+    progress.log.add_dispatch(
+        given=int(reports.given) == run.given, before=int(reports.before), after=int(reports.after)
+    )
 
 
 def gather_evidence(
@@ -76,6 +94,8 @@ def gather_evidence(
         "sampling": sampling.to_json(),
         "program": _program(run, released),
         "log": progress.log.to_json(),
+        "last_state": state_checksum(state),
+        "keys": _keys(run, progress)._asdict() if run.method.private else None,
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
         "attempts": progress.attempts,
@@ -90,16 +110,43 @@ def gather_evidence(
     }
 
 
+_checksum_of_state = jax.jit(checksum_of_state)
+
+
+def state_checksum(state: TrainState) -> int:
+    """Returns the checksum of a state, as the compiled program reports it of its own."""
+    return int(_checksum_of_state(state))
+
+
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     """Measures the compiled step at the run's last parameters, on a few of its examples."""
     examples = run.data.examples
-    rows = np.random.default_rng(0).choice(len(examples), min(PROBED_EXAMPLES, len(examples)), replace=False)
+    rows = np.random.default_rng(0).choice(len(examples), min(SEARCHED_EXAMPLES, len(examples)), replace=False)
+    searched = examples.take(np.sort(rows))
+    chosen = unusual_first(searched[1])[:PROBED_EXAMPLES]
     compiled = Compiled(run.method, run.batches.shape, run.batches.steps_per_dispatch)
     hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
+    seed = int(run.trial.key, 16) % 2**32
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
     with first_alone(run.method, "probe", run.batches):
-        return probe_step(compiled, params, hyperparameters, key, examples.take(np.sort(rows)), seed=run.trial.seed)
+        return probe_step(compiled, params, hyperparameters, key, tuple(part[chosen] for part in searched), seed=seed)
+
+
+def _keys(run: TrialRun, progress: Progress) -> KeyEvidence:
+    """Compares the run's randomness with that of other runs."""
+    trial = run.trial
+    secret = trial.randomness == "secret"
+    others = [trial] * DRAWN_KEYS if secret else changed_descriptions(trial)
+    # A dealt epoch keeps the entropy of the first attempt.
+    own = run.randomness.drawn()._replace(sampling=tuple(progress.sampling_entropy or run.randomness.sampling_entropy))
+    return compare_keys(
+        own,
+        Randomness.for_trial(trial).drawn(),
+        [Randomness.for_trial(other).drawn() for other in others],
+        secret=secret,
+        sampler_entropy=run.sampler.entropy,
+    )
 
 
 def _replay(run: TrialRun, recording: Recording) -> Replay:
@@ -116,6 +163,7 @@ def _program(run: TrialRun, released: Any) -> dict[str, Any]:
         "clipping": run.method.clipping,
         "microbatch_size": run.method.microbatch_size,
         "coordinates": sum(leaf.size for leaf in jax.tree.leaves(released)),
+        "noise_support": noise_support(),
         "noise_summands": generator_of(run.randomness.noise_key).summands,
     }
 

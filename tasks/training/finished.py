@@ -95,6 +95,8 @@ class Evidence(TypedDict):
       sampling: ``SamplingCounts.to_json()`` of all batches.
       program: What the sampler and the compiled program were, by the names of ``MechanismRecord``.
       log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
+      last_state: The checksum of the last state.
+      keys: ``KeyEvidence`` of the run's randomness; None without DP-SGD.
       device_steps: The step counter of the last state.
       releases_the_last_state: Whether the released parameters are those of the last state.
       attempts: The number of steps and the digest of the state that each attempt at the run began with.
@@ -110,6 +112,8 @@ class Evidence(TypedDict):
     sampling: dict[str, Any]
     program: dict[str, Any]
     log: dict[str, Any]
+    last_state: int
+    keys: dict[str, Any] | None
     device_steps: int
     releases_the_last_state: bool
     attempts: list[Any]

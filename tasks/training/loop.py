@@ -18,14 +18,14 @@ from dp_core.training.generators import generator_of
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.noise import noise_support
 from dp_core.training.step import TrainState
-from dp_core.training.witness import StepReport
+from dp_core.training.witness import DispatchReport
 from tasks.config.loading import Hardware, load_config
 from tasks.data.prepared import Prepared, Split, vocabulary_release
 from tasks.runtime.errors import UserError
 from tasks.runtime.progress import Ticker, say
 from tasks.training.batches import Dispatch
 from tasks.training.checkpoint import Progress
-from tasks.training.evidence import count_batch, gather_evidence, log_step
+from tasks.training.evidence import count_batch, gather_evidence, log_dispatch, log_step
 from tasks.training.finished import CurvePoint, TrialRecord, write_finished
 from tasks.training.hardware import is_first_process
 from tasks.training.setup import TrialRun, set_up
@@ -97,7 +97,7 @@ def _train(
     """
     last = run.steps if stop_after is None else min(stop_after, run.steps)
     ticker = Ticker(run.trial.label(), run.steps, "steps")
-    in_flight: deque[tuple[Dispatch, StepReport]] = deque()
+    in_flight: deque[tuple[Dispatch, DispatchReport]] = deque()
     recorded = run.recorded_dispatches(progress.steps, last)
     start = time.monotonic() - progress.seconds
     refused = None
@@ -139,9 +139,10 @@ def _checkpoint_is_due(run: TrialRun, reached: int) -> bool:
     return reached in run.evaluation_steps if jax.process_count() > 1 else run.checkpoint.is_due()
 
 
-def _count_steps(run: TrialRun, progress: Progress, dispatch: Dispatch, reports: StepReport) -> None:
+def _count_steps(run: TrialRun, progress: Progress, dispatch: Dispatch, reports: DispatchReport) -> None:
     """Waits for a dispatch and adds its steps to the progress. Raises ``StepRefused`` at a step that was refused."""
-    columns = [np.asarray(column)[: len(dispatch.sampled)].tolist() for column in reports]
+    log_dispatch(run, progress, reports)
+    columns = [np.asarray(column)[: len(dispatch.sampled)].tolist() for column in reports[:4]]
     for sampled, loss, *reported in zip(dispatch.sampled, *columns, strict=True):
         if run.method.private and math.isnan(loss):
             raise StepRefused(progress.steps)

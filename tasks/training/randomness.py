@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dp_core.audit.key_checks import DrawnKey
 from dp_core.training.generators import CHACHA_KEY_WORDS, chacha_key
 from tasks.training.hardware import first_processes
 from tasks.training.trial import TRAINING_VERSION, Trial
@@ -39,6 +40,11 @@ class Randomness:
         stream = np.random.SeedSequence(self.sampling_entropy, spawn_key=(0, 1))
         return np.random.default_rng(stream).random(count) < 0.5
 
+    def drawn(self) -> DrawnKey:
+        """Returns the words of the key and of the entropy, for the audit."""
+        words = np.asarray(jax.random.key_data(self.noise_key)).ravel()
+        return DrawnKey(tuple(words.tolist()), tuple(self.sampling_entropy))
+
     @classmethod
     def for_trial(cls, trial: Trial) -> Randomness:
         """Returns the randomness of a trial. No two different trials share noise or batches.
@@ -60,6 +66,19 @@ class Randomness:
             # No noise is drawn. A key of this type selects the program that seeded trials have compiled already.
             return cls(_threefry_key(key_words[:_THREEFRY_KEY_WORDS]), tuple(sampling.tolist()))
         return cls(chacha_key(key_words), tuple(sampling.tolist()))
+
+
+def changed_descriptions(trial: Trial) -> list[Trial]:
+    """Returns copies of a trial that differ from it in one number or name each. They need not be valid trials."""
+    changed = []
+    for name, value in trial:
+        if name in ("randomness", "mechanism") or isinstance(value, bool):
+            continue
+        if isinstance(value, int | float):
+            changed.append(trial.model_copy(update={name: value + 1}))
+        elif isinstance(value, str):
+            changed.append(trial.model_copy(update={name: f"another {name}"}))
+    return changed
 
 
 def _threefry_key(words: np.ndarray) -> jax.Array:

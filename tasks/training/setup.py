@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dp_core.accounting.mechanism import ALONE, proven_sensitivity
@@ -18,6 +19,7 @@ from dp_core.sampling import Sampler, make_sampler, steps_for_epochs
 from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
+from dp_core.training.witness import checksum_of_given, checksum_of_state
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared, Split
 from tasks.runtime.home import home
@@ -61,6 +63,7 @@ class TrialRun:
       initial_params: The model's parameters before the first step.
       batches: How batches are cut to fit the device.
       row_hashes: The hash of every row that batches are read from, for the audit.
+      given: The checksum of the method, noise key and numbers that every step must have, for the audit.
     """
 
     trial: Trial
@@ -75,6 +78,7 @@ class TrialRun:
     initial_params: Any
     batches: BatchPlan
     row_hashes: np.ndarray
+    given: int
     randomness: Randomness
     checkpoint: Checkpoint
 
@@ -136,6 +140,7 @@ def set_up(
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
     progress.attempts.append({"step": progress.steps, "state": digest(placement.whole(state))})
+    progress.log.state = int(jax.jit(checksum_of_state)(state))
     _draw_once(progress, trial, randomness)
     entropy = progress.sampling_entropy or randomness.sampling_entropy
 
@@ -163,6 +168,7 @@ def set_up(
         initial_params=params,
         batches=plan_batches(hardware, method.model, params, prepared, sampler, placement),
         row_hashes=row_hashes(data.trained_on.integers, data.trained_on.categoricals, data.trained_on.labels),
+        given=int(jax.jit(checksum_of_given, static_argnums=0)(method, randomness.noise_key, hyperparameters)),
         randomness=randomness,
         checkpoint=checkpoint,
     )

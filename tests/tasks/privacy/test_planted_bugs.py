@@ -26,10 +26,12 @@ from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
 from tasks.training.trial import Trial
-from tests.planted.bugs import BUGS
+from tests.planted.bugs import BUGS as FIRST_BUGS
+from tests.planted.more_bugs import MORE_BUGS
 from tests.planted.planting import forget_programs, plant
 from tests.support.trials import make_prepared, make_trial
 
+BUGS = {**FIRST_BUGS, **MORE_BUGS}
 CLIP_NORM = 0.25
 CANARIES = 1000
 
