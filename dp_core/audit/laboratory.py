@@ -13,12 +13,12 @@ from jax.typing import ArrayLike
 from dp_core.audit.noise_checks import NoiseTest, correlation_test, noise_tests
 from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
 from dp_core.audit.step_oracle import (
-    GRADIENT_ROUNDING,
     Fill,
     OracleState,
     OracleStep,
     clipped_weights,
     excess,
+    gradient_rounding,
     optimizer_oracle,
     per_example_gradients,
     take_step,
@@ -32,7 +32,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 400_000, 4096
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 150_000, 1024
 
 
 class Compiled(NamedTuple):
@@ -181,7 +181,8 @@ class Laboratory:
                 clipping=method.clipping,
                 microbatch_size=method.microbatch_size,
             )
-            clipped_sum, rounding = weights @ gradients, GRADIENT_ROUNDING * (np.abs(weights) @ np.abs(gradients))
+            clipped_sum = weights @ gradients
+            rounding = np.abs(weights) @ gradient_rounding(gradients)
         noise_multiplier, clip_norm = float(hyper.noise_multiplier), state.l2_clip_norm
         noise = np.zeros(self.ends[-1])
         if noise_multiplier > 0:

@@ -166,8 +166,8 @@ def _between_neighbours(whole: np.ndarray) -> NoiseTest:
         one, other = pairs[:, 0].ravel(), pairs[:, 1].ravel()
         if len(one) < _FEWEST_COMPARED:
             continue
-        scale = float(np.sqrt((one @ one) * (other @ other)))
-        correlation = float(one @ other) / scale if scale > 0 else 1.0
+        scale = float(np.sqrt(np.sum(one**2) * np.sum(other**2)))
+        correlation = float(np.sum(one * other)) / scale if scale > 0 else 1.0
         p_value = float(special.betainc((len(one) - 1) / 2, 0.5, 1 - min(correlation**2, 1.0)))
         found.append(NoiseTest(f"of coordinates {lag} apart has a correlation of {correlation:.3g}", p_value))
         # Two normal numbers are this close in size with probability 2.3e-6 at most, if they are independent.

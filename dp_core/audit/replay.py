@@ -69,7 +69,7 @@ def replay(
 ) -> Replay:
     """Runs a recorded dispatch again."""
     state = placement.put(recording.before)
-    for number in range(int(recording.steps.active)):
+    for number in range(int(np.asarray(recording.steps.active))):
         state, _ = trainer.run(state, _alone(recording.steps, number), noise_key, hyper)
     differences = jax.tree.map(_difference, recording.before, recording.after, own_copy(placement, state))
     return Replay(recording.first, max(jax.tree.leaves(differences)))
@@ -77,8 +77,10 @@ def replay(
 
 def _alone(steps: Steps, number: int) -> Steps:
     """Returns one of the steps as the first and only active one of a dispatch of the same shape."""
-    first = jax.tree.map(lambda leaf: jnp.roll(leaf, -number, axis=0), (steps.batches, jnp.asarray(steps.pieces)))
-    return Steps(*first, jnp.minimum(jnp.asarray(steps.active), 1))
+    batches, pieces = jax.tree.map(
+        lambda leaf: jnp.roll(leaf, -number, axis=0), (steps.batches, jnp.asarray(steps.pieces))
+    )
+    return Steps(batches, pieces, jnp.minimum(jnp.asarray(steps.active), 1))
 
 
 def _difference(before: Any, after: Any, again: Any) -> float:

@@ -24,13 +24,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dp_core.audit.probe_batches import Examples, empty, grouped, to_steps
 from dp_core.audit.step_oracle import (
-    GRADIENT_ROUNDING,
     UPDATE_ROUNDING,
     Fill,
     OracleState,
     OracleStep,
     clipped_weights,
     excess,
+    gradient_rounding,
     per_example_gradients,
     take_step,
 )
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from dp_core.audit.laboratory import Laboratory
 
 # The most numbers in the examples' gradients, and the numbers of examples to choose from.
-_MOST_NUMBERS = 6_000_000
-_NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
+_MOST_NUMBERS = 3_000_000
+_NUMBERS_OF_EXAMPLES = (128, 64, 32, 16, 8)
 # Number of runs for small models; fewer for large ones, so that they move this many coordinates together.
-_MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 2_000_000
+_MOST_RUNS, _FEWEST_RUNS, _MOVED = 8, 4, 2_000_000
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
 # Relative distance of the two points that gradients are computed at, and the change between them that shows a kink.
@@ -166,7 +166,7 @@ class _Bench:
             weights.append(own)
         stacked = np.stack(weights).astype(np.float32)
         sums = stacked @ self.gradients
-        rounding = GRADIENT_ROUNDING * (np.abs(stacked) @ np.abs(self.gradients))
+        rounding = np.abs(stacked) @ gradient_rounding(self.gradients)
         results = [
             self._run("examples", quiet, *setting[:3], total.astype(np.float64), bound, setting[3])
             for setting, total, bound in zip(settings, sums, rounding, strict=True)

@@ -28,6 +28,7 @@ from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
 # Rounding of a gradient in float32, relative to the sum of the absolute contributions to a coordinate. Sums over
 # thousands of rows in any order, through several layers, stay far below it.
 GRADIENT_ROUNDING = 3e-4
+_LOGIT_ROUNDING, _CANCELLATION = 1e-6, 3e-6
 # Rounding of the noise, and of the arithmetic of an optimiser, relative to the numbers themselves.
 NOISE_ROUNDING, UPDATE_ROUNDING = 1e-5, 2e-4
 # Rounding of draws near 0, in standard deviations.
@@ -82,6 +83,21 @@ def _gradients(method: Method) -> Any:
         return example_loss(logits, label[None])[0]
 
     return jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0, 0)))
+
+
+def gradient_rounding(gradients: np.ndarray) -> np.ndarray:
+    """Returns a bound on the rounding of each coordinate of each example's gradient; of the shape of ``gradients``.
+
+    Relative to the coordinate, and to the example's largest one: a coordinate is a sum of terms that may cancel. Relative
+    also to the longest gradient: a gradient is the derivative of the loss by the logit times that of the logit by the
+    parameters. The first is a difference such as p - y, rounded to about 1e-7 however small it is, so the gradient of an
+    example that the model predicts well is known to fewer digits.
+    """
+    sizes = np.abs(gradients)
+    norms = np.sqrt(np.sum(sizes.astype(np.float64) ** 2, axis=1, keepdims=True))
+    longest = float(np.max(norms, initial=0.0, where=np.isfinite(norms)))
+    relative = GRADIENT_ROUNDING + _LOGIT_ROUNDING * longest / np.maximum(norms, 1e-30)
+    return relative * sizes + _CANCELLATION * np.max(sizes, axis=1, keepdims=True)
 
 
 def clipped_weights(

@@ -150,7 +150,9 @@ def make_trainer(method: Method) -> Trainer:
         reports = StepReport(jnp.zeros(shape, jnp.float32), none, none, jnp.zeros(shape, jnp.uint32))
         given, before = checksum_of_given(method, noise_key, hyper), checksum_of_state(state)
         state, reports = jax.lax.fori_loop(0, steps.active, one, (state, reports))
-        return placement.keep(state), DispatchReport(*reports, given, before, checksum_of_state(state))
+        return placement.keep(state), DispatchReport(
+            **reports._asdict(), given=given, before=before, after=checksum_of_state(state)
+        )
 
     def release(state: TrainState) -> Any:
         return rule.settle(state.update_state, state.params)

@@ -31,9 +31,9 @@ from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
 # Examples to probe with, and examples that they are chosen from.
-PROBED_EXAMPLES, SEARCHED_EXAMPLES = 256, 4096
+PROBED_EXAMPLES, SEARCHED_EXAMPLES = 128, 4096
 # Secret keys that are drawn to see that no two are the same.
-DRAWN_KEYS = 512
+DRAWN_KEYS = 128
 
 
 def count_batch(progress: Progress, sampled: np.ndarray, slots: int) -> None:
