@@ -2,12 +2,12 @@
 
 Here are the measurements and tests: the rows that each step computed with (``step_log``), the compiled step
 (``probe``), the dispatches of the training run again (``replay``), the sampled batches (``sampling_counts`` and
-``sampling_checks``), the noise of other releases than training (``release_noise``) and an attack with canaries
+``sampling_checks``), keys (``key_checks``), the noise of other releases than training (``release_noise``) and an attack with canaries
 (``one_run``). They judge evidence that a run left. Collecting the evidence and the verdict are in ``tasks``; ε of a
 record is in ``dp_core.accounting``.
 
-Doors: ``step_log``, ``probe``, ``replay``, ``sampling_counts``, ``sampling_checks``, ``release_noise`` and ``one_run``.
-The others are what these need: the probe's program and oracle (``laboratory``, ``step_oracle``, ``probe_batches``), the
-tests of noise (``noise_checks``) and of each sampler (``poisson_checks``, ``dealt_checks``, ``chances``,
+Doors: ``step_log``, ``probe``, ``replay``, ``key_checks``, ``sampling_counts``, ``sampling_checks``, ``release_noise``,
+``chances`` and ``one_run``, and ``probe_batches`` for the choice of examples. The others are what these need: the probe's
+program and oracle (``laboratory``, ``single_steps``, ``step_oracle``), the tests of noise (``noise_checks``) and of each sampler (``poisson_checks``, ``dealt_checks``, ``chances``,
 ``coincidences``).
 """

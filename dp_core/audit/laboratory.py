@@ -32,7 +32,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 150_000, 1024
+_NOISE_DRAWS, _MOST_NOISY_STEPS = 250_000, 4096
 
 
 class Compiled(NamedTuple):
@@ -116,7 +116,7 @@ class Laboratory:
                 "sparse", examples, [sparse(shape, size, count, rng) for _ in range(most)], quiet, half, late // 2
             ),
             self._run("full", examples, [full(shape, size, count, rng)], quiet, clip_norm, late // 3),
-            self._run("noise", examples, [empty(shape, size)] * most, self.hyper, clip_norm, 0),
+            self._run("noise", examples, [empty(shape, size)] * self.compiled.steps, self.hyper, clip_norm, 0),
             self._run(
                 "whole",
                 examples,

@@ -153,8 +153,13 @@ def probe_step(
     Returns:
         The measurements.
     """
-    params = jax.tree.map(np.asarray, params)
-    lab = Laboratory(compiled, params, hyper, key)
+    # Numbers that are not finite make a comparison fail, which is what it is for.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _probed(Laboratory(compiled, jax.tree.map(np.asarray, params), hyper, key), data, seed)
+
+
+def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int) -> Probe:
+    compiled, hyper = lab.compiled, lab.hyper
     comparisons = lab.compare(data, np.random.default_rng(seed))
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)

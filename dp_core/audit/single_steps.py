@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 # The most numbers in the examples' gradients, and the numbers of examples to choose from.
 _MOST_NUMBERS = 3_000_000
-_NUMBERS_OF_EXAMPLES = (128, 64, 32, 16, 8)
+_NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
 # Number of runs for small models; fewer for large ones, so that they move this many coordinates together.
-_MOST_RUNS, _FEWEST_RUNS, _MOVED = 8, 4, 2_000_000
+_MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 240_000
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
 # Relative distance of the two points that gradients are computed at, and the change between them that shows a kink.

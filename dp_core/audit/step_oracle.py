@@ -88,10 +88,10 @@ def _gradients(method: Method) -> Any:
 def gradient_rounding(gradients: np.ndarray) -> np.ndarray:
     """Returns a bound on the rounding of each coordinate of each example's gradient; of the shape of ``gradients``.
 
-    Relative to the coordinate, and to the example's largest one: a coordinate is a sum of terms that may cancel. Relative
-    also to the longest gradient: a gradient is the derivative of the loss by the logit times that of the logit by the
-    parameters. The first is a difference such as p - y, rounded to about 1e-7 however small it is, so the gradient of an
-    example that the model predicts well is known to fewer digits.
+    Relative to the coordinate, and to the example's largest one: a coordinate is a sum of terms that may cancel.
+    Relative also to the longest gradient: a gradient is the derivative of the loss by the logit times that of the logit
+    by the parameters. The first is a difference such as p - y, rounded to about 1e-7 however small it is, so the
+    gradient of an example that the model predicts well is known to fewer digits.
     """
     sizes = np.abs(gradients)
     norms = np.sqrt(np.sum(sizes.astype(np.float64) ** 2, axis=1, keepdims=True))
@@ -112,8 +112,7 @@ def clipped_weights(
         clipping: The name of the clip factor, whose oracle is used.
         microbatch_size: The nominal size of a group, 1 for none.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # a gradient that is not finite makes the comparison fail
-        inner_products = gradients @ gradients.T
+    inner_products = gradients @ gradients.T
     counts = _units(fill, len(gradients))
     norms = np.sqrt(np.maximum(np.sum((counts @ inner_products) * counts, axis=1), 0.0)) / microbatch_size
     factors = clip_factor(clipping).oracle(norms, l2_clip_norm)

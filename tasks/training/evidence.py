@@ -31,7 +31,7 @@ from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
 
 # Examples to probe with, and examples that they are chosen from.
-PROBED_EXAMPLES, SEARCHED_EXAMPLES = 128, 4096
+PROBED_EXAMPLES, SEARCHED_EXAMPLES = 256, 4096
 # Secret keys that are drawn to see that no two are the same.
 DRAWN_KEYS = 128
 

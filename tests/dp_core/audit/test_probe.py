@@ -69,7 +69,7 @@ def test_a_correct_step_is_found_correct(changes: dict[str, Any]) -> None:
     probe = probed(**changes)
     assert probe.defects() == []
     # Rounding uses a small part of what it is allowed.
-    assert max(comparison.excess for comparison in probe.comparisons) < 0.3
+    assert max(comparison.excess for comparison in probe.comparisons) < 0.5
     assert [comparison.run for comparison in probe.comparisons] == ["sparse", "full", "noise", "whole"]
     assert [comparison.examples > 0 for comparison in probe.comparisons] == [True, True, False, True]
     assert probe.noise_draws >= 50_000
