@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from benchmarks.mutation.equivalents import StaleEquivalentError, read_equivalen
 from benchmarks.mutation.operators import Mutant
 from benchmarks.mutation.report import Result, page
 from benchmarks.mutation.targets import AUDIT, TARGETS, Target, chosen
-from benchmarks.mutation.workshop import BrokenTestsError, Workshop
+from benchmarks.mutation.workshop import BrokenTestsError, Workshop, open_workshop
 from tasks.runtime.home import home
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -60,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     try:
         reasons = reasons_by_id(mutants, read_equivalents())
-        with tempfile.TemporaryDirectory() as folder:
-            workshop = Workshop(CHECKOUT, Path(folder).resolve() / "copy", home() / "cache" / "mutants.json")
+        with open_workshop(CHECKOUT, home() / "cache" / "mutants.json") as workshop:
             for target, found in targets.items():
                 if options.only in target.path:
                     results += run_target(workshop, target, found, AUDIT)

@@ -110,7 +110,7 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
         source: Its contents.
 
     Returns:
-        Mutants that compile, no two of them equal.
+        Mutants, no two of them equal. That they compile is checked when they are chosen.
     """
     tree = ast.parse(source)
     lines = source.decode().splitlines()
@@ -127,12 +127,7 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
         numbers[line, change.operator] += 1
         number = numbers[line, change.operator]
         operator = change.operator if number == 1 else f"{change.operator}.{number}"
-        mutant = Mutant(path, line, operator, change.function, lines[line - 1].strip(), *place)
-        try:
-            ast.parse(mutant.applied(source))
-        except SyntaxError:
-            continue
-        made.append(mutant)
+        made.append(Mutant(path, line, operator, change.function, lines[line - 1].strip(), *place))
     return made
 
 
@@ -197,7 +192,7 @@ class _Walk:
                         yield from self._between(left, right, *COMPARISONS[type(op)])
             case ast.BoolOp():
                 old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-                yield from self._between(*node.values[:2], old, new, f"{old.title()}To{new.title()}")
+                yield from self._between(node.values[0], node.values[1], old, new, f"{old.title()}To{new.title()}")
             case ast.UnaryOp():
                 yield from self._unary(node)
             case ast.Constant():

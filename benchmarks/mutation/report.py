@@ -28,7 +28,7 @@ class Result(NamedTuple):
         mutant: The mutant.
         verdict: What killed it, "tests" or "audit", or "survived".
         by: The test that noticed, or "timeout".
-        seconds: How long its tests took.
+        seconds: Processor time of its tests.
     """
 
     mutant: Mutant
@@ -56,20 +56,19 @@ def page(results: Sequence[Result], equivalents: Mapping[str, str]) -> str:
             verdict = "equivalent"
         counts.setdefault(result.mutant.path, Counter())[verdict] += 1
     columns = ("tests", "audit", "equivalent", "survived")
-    rows = [(path, sum(found.values()), *(found[name] for name in columns)) for path, found in counts.items()]
-    total = ("**all**", *(f"**{sum(row[place] for row in rows)}**" for place in range(1, 6)))
+    rows = {f"`{path}`": [found.total(), *(found[name] for name in columns)] for path, found in counts.items()}
+    rows["**all**"] = [sum(numbers) for numbers in zip(*rows.values(), strict=True)]
     table = [
         "| module | mutants | killed by its tests | killed by the audit | equivalent | survived |",
         "|---|---:|---:|---:|---:|---:|",
-        *("| " + " | ".join(map(str, row)) + " |" for row in ((f"`{row[0]}`", *row[1:]) for row in rows)),
-        "| " + " | ".join(total) + " |",
+        *("| " + " | ".join([name, *map(str, numbers)]) + " |" for name, numbers in rows.items()),
     ]
     timeouts = sum(result.by == "timeout" for result in results)
     parts = [INTRODUCTION, "\n".join(table) + "\n"]
     parts.append(
-        f"Tests took {sum(result.seconds for result in results) / 60:.0f} minutes on one core, the median mutant "
+        f"All took {sum(result.seconds for result in results) / 60:.0f} minutes of processor time, the median mutant "
         f"{sorted(result.seconds for result in results)[len(results) // 2]:.1f} s. "
-        f"{timeouts} of the killed mutants ran out of time (60 s).\n"
+        f"{timeouts} of the killed ones ran out of time (60 s).\n"
     )
     parts += _listed("Killed by the audit", {r.mutant: f"by `{r.by}`" for r in results if r.verdict == "audit"})
     named = {result.mutant: equivalents[result.mutant.id] for result in results if result.mutant.id in equivalents}

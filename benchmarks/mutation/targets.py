@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -83,7 +84,8 @@ def chosen(target: Target, root: Path) -> list[Mutant]:
     so that a line that moves keeps its mutants.
     """
     by_function: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in mutants(target.path, (root / target.path).read_bytes()):
+    source = (root / target.path).read_bytes()
+    for mutant in mutants(target.path, source):
         by_function[mutant.function].append(mutant)
     queues = [_in_turn(found) for found in by_function.values()]
     # The constants at the top of a module come last: they are mostly limits of effort.
@@ -91,6 +93,8 @@ def chosen(target: Target, root: Path) -> list[Mutant]:
     picked: list[Mutant] = []
     while len(picked) < target.number and any(queues):
         picked += [queue.pop(0) for queue in queues if queue]
+    for mutant in picked[: target.number]:
+        ast.parse(mutant.applied(source))
     return sorted(picked[: target.number], key=lambda mutant: (mutant.start, mutant.id))
 
 

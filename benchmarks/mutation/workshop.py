@@ -9,22 +9,26 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from benchmarks.mutation import ordering
+from benchmarks.mutation.nursery import LIBRARIES, Nursery
 from tasks.runtime.home import write_json
 
-# A mutant whose tests take longer is killed: tests are chosen to take at most half as long on correct code.
-TIMEOUT = 60.0
-BUDGET = 25.0
+# Seconds of processor time. A mutant whose tests take longer than the first is killed: on correct code, tests are
+# chosen to take at most the second.
+TIMEOUT, BUDGET = 60, 25.0
+# If a process waits for something that never comes, it takes no processor time.
+_LONGEST_WAIT = 6 * TIMEOUT
 
 _LEFT_OUT = shutil.ignore_patterns(".*", "var", "__pycache__")
 _PLUGIN = "mutation_ordering"
+_NO_TESTS = "no tests"
 
 
 class BrokenTestsError(RuntimeError):
@@ -37,7 +41,7 @@ class Outcome(NamedTuple):
     Attributes:
         passed: Whether all of them passed.
         by: The first that failed, or "timeout".
-        seconds: How long it took.
+        seconds: Processor time.
     """
 
     passed: bool
@@ -52,10 +56,11 @@ class Workshop:
         root: The checkout.
         copy: Its copy.
         answers: A JSON file of earlier outcomes, by the hash of the question: the code, the tests and their files.
+        nursery: What runs pytest.
     """
 
-    def __init__(self, root: Path, copy: Path, answers: Path) -> None:
-        self.root, self.copy, self.answers = root, copy, answers
+    def __init__(self, root: Path, copy: Path, answers: Path, nursery: Nursery) -> None:
+        self.root, self.copy, self.answers, self.nursery = root, copy, answers, nursery
         self.known: dict[str, Any] = json.loads(answers.read_text()) if answers.exists() else {}
         shutil.copytree(root, copy, ignore=_LEFT_OUT)
         shutil.copyfile(str(ordering.__file__), copy / f"{_PLUGIN}.py")
@@ -72,8 +77,9 @@ class Workshop:
             if question not in self.known:
                 record = self.copy / "recorded.json"
                 record.unlink(missing_ok=True)
-                outcome = self._pytest([test], {"MUTATION_RECORD": str(record)}, timeout=20 * TIMEOUT)
-                if not outcome.passed:
+                outcome = self._pytest([test], {"MUTATION_RECORD": str(record)}, timeout=10 * TIMEOUT)
+                # A module need not have doctests.
+                if not outcome.passed and outcome.by != _NO_TESTS:
                     raise BrokenTestsError(f"{test} fails without any mutation: {outcome.by}")
                 self._remember(question, json.loads(record.read_text()))
             found |= self.known[question]
@@ -135,35 +141,48 @@ class Workshop:
             file.write_bytes(correct)
             os.utime(file, (times.st_atime, times.st_mtime))
 
-    def _pytest(self, tests: Sequence[str], settings: Mapping[str, str], *, timeout: float) -> Outcome:
-        """Runs pytest in a new process: JAX must not be forked after its start."""
-        began = time.monotonic()
+    def _pytest(self, tests: Sequence[str], settings: Mapping[str, str], *, timeout: int) -> Outcome:
         # Answers of the accountant that a mutant left behind would be taken for those of the next.
         shutil.rmtree(self.copy / "var", ignore_errors=True)
-        mutated = "MUTATION_SECONDS" in settings
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MUTATION_")},
             **settings,
             "DP_ADS_HOME": str(self.copy / "var"),
             "PYTHONPATH": str(self.copy),
-            "PYTHONDONTWRITEBYTECODE": "1" if mutated else "",
+            "PYTHONDONTWRITEBYTECODE": "1" if "MUTATION_SECONDS" in settings else "",
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", _PLUGIN, *tests]
-        with subprocess.Popen(
-            command,
-            cwd=self.copy,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return Outcome(False, "timeout", timeout)
+        status, output, seconds = self.nursery.run_pytest(
+            ["-x", "-q", "-p", "no:cacheprovider", "-p", _PLUGIN, *tests],
+            folder=self.copy,
+            environment=environment,
+            seconds=timeout,
+            wait=_LONGEST_WAIT,
+        )
+        if status == 0:
+            return Outcome(True, "", seconds)
+        if status in (-signal.SIGKILL, -signal.SIGXCPU):
+            return Outcome(False, "timeout", seconds)
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            return Outcome(False, _NO_TESTS, seconds)
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-        by = failed[1] if failed else output.strip().rpartition("\n")[2]
-        return Outcome(process.returncode == 0, "" if process.returncode == 0 else by, time.monotonic() - began)
+        return Outcome(False, failed[1] if failed else output.strip().rpartition("\n")[2], seconds)
+
+
+@contextlib.contextmanager
+def open_workshop(root: Path, answers: Path, libraries: Sequence[str] = LIBRARIES) -> Iterator[Workshop]:
+    """Makes a workshop in a temporary folder, and removes it at the end.
+
+    Args:
+        root: The checkout.
+        answers: Where outcomes are kept.
+        libraries: What tests import that no mutant changes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # Compiled programs are found by their whole text, so a mutated one is never taken for another.
+        kept = {
+            "JAX_COMPILATION_CACHE_DIR": f"{folder}/programs",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        with Nursery(libraries, kept) as nursery:
+            yield Workshop(root, Path(folder).resolve() / "copy", answers, nursery)
