@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-LIBRARIES = ("jax", "jax.extend", "flax.linen", "optax", "scipy.stats", "scipy.fft", "dp_accounting", "hypothesis")
+LIBRARIES = ("jax", "jax.extend", "flax.linen", "optax", "scipy.stats", "scipy.fft", "dp_accounting")
 
 
 class Grown(NamedTuple):
@@ -115,6 +116,8 @@ def _grow(
         sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
         sys.path.insert(0, folder)
         status = int(pytest.main(arguments))
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(status)

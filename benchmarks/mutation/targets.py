@@ -68,10 +68,12 @@ TARGETS = (
 )
 
 _TRAINED = "tests/tasks/privacy/test_planted_bugs.py::test_the_correct_trainer_passes"
-# What the audit is asked for mutants that survive their tests: trainings that it must fail, and the probe's own tests.
+_PROBED = "tests/dp_core/audit/test_probe.py::test_a_correct_step_is_found_correct"
+# What the audit is asked for mutants that survive their tests: steps and whole trainings that it must fail. They are with
 # Poisson sampling, balls in bins, an adaptive clip norm, and microbatches.
 AUDIT = (
-    "tests/dp_core/audit/test_probe.py",
+    f"{_PROBED}[{{}}]",
+    f"{_PROBED}[{{'microbatch_size': 4, 'sensitivity': 2.0}}]",
     *(f"{_TRAINED}[changes{number}]" for number in (0, 4, 7, 8)),
 )
 

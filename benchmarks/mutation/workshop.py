@@ -164,6 +164,8 @@ class Workshop:
             return Outcome(False, "timeout", seconds)
         if status == pytest.ExitCode.NO_TESTS_COLLECTED:
             return Outcome(False, _NO_TESTS, seconds)
+        if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            raise BrokenTestsError(f"pytest did not run: {output[-1000:]}")
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
         return Outcome(False, failed[1] if failed else output.strip().rpartition("\n")[2], seconds)
 
