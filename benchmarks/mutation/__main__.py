@@ -21,12 +21,12 @@ PAGE = CHECKOUT / "docs" / "mutants.md"
 
 def run_target(workshop: Workshop, target: Target, mutants: Sequence[Mutant], audit: Sequence[str]) -> list[Result]:
     """Runs mutants of a module against its tests, and those that survive against the audit."""
-    tests = target.files(workshop.root)
+    tests = target.files(workshop.copy)
     seconds = workshop.seconds_of(tests)
     workshop.check(tests, seconds)
     audit_seconds = workshop.seconds_of(audit)
     workshop.check(audit, audit_seconds)
-    source = (workshop.root / target.path).read_bytes()
+    source = (workshop.copy / target.path).read_bytes()
     results = []
     for mutant in mutants:
         changed = mutant.applied(source)

@@ -69,8 +69,8 @@ TARGETS = (
 
 _TRAINED = "tests/tasks/privacy/test_planted_bugs.py::test_the_correct_trainer_passes"
 _PROBED = "tests/dp_core/audit/test_probe.py::test_a_correct_step_is_found_correct"
-# What the audit is asked for mutants that survive their tests: steps and whole trainings that it must fail. They are with
-# Poisson sampling, balls in bins, an adaptive clip norm, and microbatches.
+# What the audit is asked for mutants that survive their tests: steps and whole trainings that it must fail. They are
+# with Poisson sampling, balls in bins, an adaptive clip norm, and microbatches.
 AUDIT = (
     f"{_PROBED}[{{}}]",
     f"{_PROBED}[{{'microbatch_size': 4, 'sensitivity': 2.0}}]",

@@ -53,14 +53,13 @@ class Workshop:
     """A copy of the checkout, in which one file at a time is mutated.
 
     Attributes:
-        root: The checkout.
-        copy: Its copy.
+        copy: The copy. The checkout may change while mutants run.
         answers: A JSON file of earlier outcomes, by the hash of the question: the code, the tests and their files.
         nursery: What runs pytest.
     """
 
     def __init__(self, root: Path, copy: Path, answers: Path, nursery: Nursery) -> None:
-        self.root, self.copy, self.answers, self.nursery = root, copy, answers, nursery
+        self.copy, self.answers, self.nursery = copy, answers, nursery
         self.known: dict[str, Any] = json.loads(answers.read_text()) if answers.exists() else {}
         shutil.copytree(root, copy, ignore=_LEFT_OUT)
         shutil.copyfile(str(ordering.__file__), copy / f"{_PLUGIN}.py")
@@ -122,7 +121,7 @@ class Workshop:
     def _hash(self, tests: Sequence[str]) -> str:
         """Returns a hash of tests: of their names and of the files that hold them."""
         files = sorted({test.partition("::")[0] for test in tests})
-        contents = [hashlib.sha256((self.root / file).read_bytes()).hexdigest() for file in files]
+        contents = [hashlib.sha256((self.copy / file).read_bytes()).hexdigest() for file in files]
         return hashlib.sha256(json.dumps([list(tests), contents]).encode()).hexdigest()
 
     @contextlib.contextmanager
@@ -166,7 +165,7 @@ class Workshop:
             return Outcome(False, _NO_TESTS, seconds)
         if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             raise BrokenTestsError(f"pytest did not run: {output[-1000:]}")
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
         return Outcome(False, failed[1] if failed else output.strip().rpartition("\n")[2], seconds)
 
 

@@ -13,6 +13,7 @@ from benchmarks.mutation.operators import Mutant, mutants
 from benchmarks.mutation.report import Result, page
 from benchmarks.mutation.targets import AUDIT, TARGETS, Target, chosen
 from benchmarks.mutation.workshop import BrokenTestsError, open_workshop
+from tests.support.markdown import table_rows
 
 
 def changes(source: str) -> dict[str, str]:
@@ -90,6 +91,12 @@ def test_the_tests_exist_and_the_equivalents_are_mutants_that_are_run() -> None:
     assert [file for file in files if not (CHECKOUT / file.partition("::")[0]).exists()] == []
     reasons = reasons_by_id([one for target in TARGETS for one in chosen(target, CHECKOUT)], read_equivalents())
     assert all(len(reason) > 20 for reason in reasons.values())
+
+
+def test_the_page_is_about_the_mutants_that_are_run() -> None:
+    rows = table_rows((CHECKOUT / "docs" / "mutants.md").read_text())
+    shown = {row[0].strip("`"): (row[1], row[-1]) for row in rows if row[0].startswith("`")}
+    assert shown == {target.path: (str(len(chosen(target, CHECKOUT))), "0") for target in TARGETS}, "make mutants again"
 
 
 TOY = Target("toy.py", 4)
