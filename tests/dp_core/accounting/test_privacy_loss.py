@@ -106,6 +106,11 @@ def test_epochs_of_balls_in_bins_compose_with_each_other_and_with_the_rest() -> 
         assert privacy_loss(event, 1e-2).epsilon(delta) == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_randomised_response_states_a_few_roundings() -> None:
+    once = privacy_loss(COIN, 1e-3)
+    assert {once.remove.error, once.add.error, once.remove.relative_error, once.add.relative_error} == {8 * 2.0**-52}
+
+
 def test_nothing_is_lost_by_nothing() -> None:
     event = dp_accounting.ComposedDpEvent([dp_accounting.NoOpDpEvent(), dp_accounting.NoOpDpEvent()])
     assert privacy_loss(event, 1e-3).epsilon(1e-9) == 0
