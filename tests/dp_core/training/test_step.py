@@ -130,7 +130,8 @@ def test_noise_differs_from_step_to_step_and_follows_the_key() -> None:
         state, seen = start(trainer, params, hyper), []
         for _ in range(3):
             before = flat(state.params)
-            state, _ = run(trainer, state, nothing, hyper, key)
+            state, losses = run(trainer, state, nothing, hyper, key)
+            assert losses.tolist() == [0.0]
             seen.append(flat(state.params) - before)
         return seen
 
