@@ -109,4 +109,4 @@ def test_the_upper_tail_has_the_stated_mass(name: str) -> None:
     mixture = Mixture(sigma, *map(np.array, zip(*some, strict=True)), math.log(rest) if rest > 1e-12 else -math.inf)
     highest = _upper_quantile(mixture)
     tail = math.fsum(weight * stats.norm.sf(highest, shift, sigma) for shift, weight in [*some, (0.0, max(rest, 0.0))])
-    assert tail == pytest.approx(1e-22, rel=1e-6)
+    assert tail == pytest.approx(1e-22, rel=1e-6, abs=0)
