@@ -12,7 +12,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects false-alarms lint format up validate bench bench-prepare walk lock
+.PHONY: help run test effects false-alarms lint format up validate bench bench-prepare walk mutants lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -60,6 +60,9 @@ bench-prepare: $(VENV)/installed ## measure the preparation of logs against Pola
 
 walk: $(VENV)/installed ## trace which modules a row passes, and draw it into docs/ (about 2 minutes)
 	@$(BIN)/python -m benchmarks.walk
+
+mutants: $(VENV)/installed ## change the code in 200 small ways: a test or the audit must notice each (about 30 minutes)
+	@$(BIN)/python -m benchmarks.mutation
 
 lock: ## resolve requirements.in into a new requirements.lock
 	@$(PYTHON) -m venv $(VENV)-lock

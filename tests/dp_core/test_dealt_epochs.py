@@ -144,3 +144,9 @@ def test_a_sampler_holds_at_most_one_epoch(kind: type[EpochSampler]) -> None:
         assert sampler._last.dealt is not None
         assert sampler._last.dealt.epoch == epoch
     assert set(vars(sampler._last)) == {"dealt"}
+
+
+def test_an_epoch_takes_four_bytes_an_example() -> None:
+    sampler = ShuffledSampler(100, 10, 10, (1,))
+    assert deal(sampler, 0).order.dtype == np.int32
+    assert sampler.batch(0).indices.dtype == np.int64

@@ -10,7 +10,12 @@ import pytest
 from dp_accounting import pld
 from scipy import stats
 
-from dp_core.partition_selection import PartitionSelection, selection_noise_multiplier, selection_threshold
+from dp_core.partition_selection import (
+    VOCABULARY_SHARE_OF_DELTA,
+    PartitionSelection,
+    selection_noise_multiplier,
+    selection_threshold,
+)
 
 
 def gaussian_delta(epsilon: float, sigma: float) -> float:
@@ -135,3 +140,12 @@ def test_impossible_questions_are_refused() -> None:
     for columns, noise_multiplier, delta in [(0, 1.0, 0.1), (1, 0.0, 0.1), (1, math.nan, 0.1), (1, 1.0, 1.0)]:
         with pytest.raises(ValueError, match="columns must be 1 or more"):
             selection_threshold(columns=columns, noise_multiplier=noise_multiplier, delta=delta)
+
+
+def test_noise_is_rounded_up() -> None:
+    exact = dp_accounting.get_sigma_gaussian(1.0, 1e-5)
+    assert selection_noise_multiplier(epsilon=1.0, delta=1e-5) / exact - 1 == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_a_vocabulary_gets_a_tenth_of_delta() -> None:
+    assert VOCABULARY_SHARE_OF_DELTA == 0.1

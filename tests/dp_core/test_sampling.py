@@ -216,6 +216,11 @@ def test_a_sampler_is_made_from_its_name(name: str) -> None:
     assert sampler.sampling_probability == pytest.approx(0.05)
 
 
+def test_a_sampler_without_a_name_is_poisson_without_groups() -> None:
+    sampler = make_sampler(examples=1000, expected_batch_size=50, steps=100, target_delta=1e-4)
+    assert (sampler.name, sampler.entropy, sampler.microbatch_size) == ("poisson", (), 1)
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_batch_sizes_that_cannot_be(name: str) -> None:
     for size in (0, -1, 11):

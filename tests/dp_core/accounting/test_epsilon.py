@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -12,9 +13,10 @@ from dp_accounting import NeighboringRelation, dp_event, rdp
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import optimize, stats
 
+import dp_core.accounting.epsilon
 from dp_core.accounting.epsilon import EpsilonBound, calibrate_noise, epsilon_bound, rdp_bound
 from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.accounting.privacy_loss import privacy_loss
+from dp_core.accounting.privacy_loss import PrivacyLoss, privacy_loss
 
 CRITEO = 36_672_493
 
@@ -311,3 +313,20 @@ def test_impossible_questions_are_refused() -> None:
 def test_an_event_without_accounting_is_refused(event: dp_accounting.DpEvent) -> None:
     with pytest.raises(ValueError, match="no privacy loss distribution for"):
         epsilon_bound(event, 1e-5)
+
+
+def test_what_costs_nothing_has_nothing_left_to_refine() -> None:
+    bound = epsilon_bound(dp_accounting.GaussianDpEvent(1e3), 0.1)
+    assert (bound.epsilon, bound.further_change, bound.converged) == (0.0, 0.0, True)
+
+
+def test_rounding_in_64_bits_may_use_up_a_ten_thousandth_of_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[float] = []
+
+    def noting(*arguments: Any, rounding: float, **options: Any) -> PrivacyLoss:
+        allowed.append(rounding)
+        return privacy_loss(*arguments, rounding=rounding, **options)
+
+    monkeypatch.setattr(dp_core.accounting.epsilon, "privacy_loss", noting)
+    epsilon_bound(dp_accounting.GaussianDpEvent(2.0), 1e-5)
+    assert set(allowed) == {1e-4 * 1e-5}

@@ -13,6 +13,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_core.accounting.epsilon import epsilon_bound
 from dp_core.accounting.events import poisson_event
 from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease, compose, proven_sensitivity
+from dp_core.accounting.noise_tails import NoiseTails, tail_charge
 from tests.support.records import record
 
 DELTA = 1e-5
@@ -251,3 +252,18 @@ def test_the_lower_bound_of_groups_does_not_count_on_company() -> None:
     assert truly <= epsilon(ran)
     lower = ran.epsilon_lower(DELTA)
     assert lower is None or lower <= truly
+
+
+def test_the_count_of_an_adaptive_clip_norm_is_one_more_noisy_coordinate() -> None:
+    ran = record(clipping="adaptive", count_noise_multiplier=4.0, coordinates=3, noise_summands=1, noise_support=7.0)
+    tails = NoiseTails(coordinates=4, support=7.0, summands=1)
+    expected = tail_charge(
+        ran.stated_sampler, steps=ran.steps, noise_multiplier=ran.effective_noise_multiplier, tails=tails
+    )
+    assert ran.tail_charge() == expected
+
+
+def test_a_lost_share_is_taken_off_what_is_left_of_delta() -> None:
+    whole = compose([record()])
+    half = whole._replace(lost_share=0.5, spent_delta=0.0)
+    assert half.epsilon_bound(2 * DELTA).epsilon == whole._replace(spent_delta=0.0).epsilon_bound(DELTA).epsilon

@@ -8,10 +8,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
 
 from dp_core.accounting.events import poisson_event
 from dp_core.accounting.loss_pmf import LossPmf, TooManyPointsError
-from dp_core.accounting.mixture_pmf import mixture_pmfs
+from dp_core.accounting.mixture_pmf import Mixture, _upper_quantile, mixture_pmfs
 
 GROUP = poisson_event(sampling_probability=0.01, noise_multiplier=3.0, steps=1, group_size=40).event
 # (σ, shifts, weights, interval)
@@ -98,3 +99,14 @@ def test_a_grid_that_is_too_fine_is_refused() -> None:
 def test_what_shifts_nothing_loses_nothing() -> None:
     remove, add = mixture_pmfs(sigma=1.0, sensitivities=[0.0, 1.0], probabilities=[1.0, 0.0], interval=1e-3)
     assert remove.epsilon(1e-9) == add.epsilon(1e-9) == 0
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_the_upper_tail_has_the_stated_mass(name: str) -> None:
+    sigma, shifts, weights, _ = RELEASES[name]
+    some = [(shift, weight) for shift, weight in zip(shifts, weights, strict=True) if shift > 0]
+    rest = 1 - math.fsum(weight for _, weight in some)
+    mixture = Mixture(sigma, *map(np.array, zip(*some, strict=True)), math.log(rest) if rest > 1e-12 else -math.inf)
+    highest = _upper_quantile(mixture)
+    tail = math.fsum(weight * stats.norm.sf(highest, shift, sigma) for shift, weight in [*some, (0.0, max(rest, 0.0))])
+    assert tail == pytest.approx(1e-22, rel=1e-6, abs=0)

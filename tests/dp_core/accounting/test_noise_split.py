@@ -24,5 +24,11 @@ def test_the_two_releases_are_worth_the_one(noise_multiplier: float) -> None:
     assert combined_noise_multiplier(of_gradient, of_count) == pytest.approx(noise_multiplier, rel=1e-12)
 
 
+def test_the_count_costs_the_gradient_two_and_a_half_percent_more_noise() -> None:
+    of_gradient, of_count = split_noise(1.0)
+    assert of_gradient == pytest.approx(1.026, abs=5e-4)
+    assert of_count == pytest.approx(20**0.5, rel=1e-12)
+
+
 def test_no_noise_on_either_is_no_privacy() -> None:
     assert combined_noise_multiplier(0.0, 5.0) == combined_noise_multiplier(5.0, 0.0) == 0.0

@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import optimize
 
 from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisson_event
-from dp_core.accounting.privacy_loss import is_without_noise, privacy_loss, releases
+from dp_core.accounting.privacy_loss import PrivacyLoss, is_without_noise, privacy_loss, releases
 from dp_core.accounting.random_allocation import random_allocation_pld
 
 # If half the answers are uniform over two values, an answer is three times as likely for one input as for the other.
@@ -104,6 +104,17 @@ def test_epochs_of_balls_in_bins_compose_with_each_other_and_with_the_rest() -> 
     for delta in (1e-3, 1e-6, 1e-9):
         expected = by_hand.get_epsilon_for_delta(delta)
         assert privacy_loss(event, 1e-2).epsilon(delta) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_worse_direction_counts() -> None:
+    little, much = (privacy_loss(dp_accounting.GaussianDpEvent(sigma), 1e-2).remove for sigma in (4.0, 1.0))
+    assert PrivacyLoss(little, much).epsilon(1e-5) == PrivacyLoss(much, little).epsilon(1e-5) == much.epsilon(1e-5)
+    assert much.epsilon(1e-5) > little.epsilon(1e-5)
+
+
+def test_a_randomised_response_states_a_few_roundings() -> None:
+    once = privacy_loss(COIN, 1e-3)
+    assert {once.remove.error, once.add.error, once.remove.relative_error, once.add.relative_error} == {8 * 2.0**-52}
 
 
 def test_nothing_is_lost_by_nothing() -> None:

@@ -118,6 +118,11 @@ def test_a_registration_without_an_oracle_is_refused() -> None:
     assert "toy" not in CLIP_FACTORS
 
 
+def test_a_clip_norm_adapts_only_where_it_is_said() -> None:
+    assert not ClipFactor(np.abs, np.fabs, "cut to norm C").adaptive
+    assert [name for name, factor in CLIP_FACTORS.items() if factor.adaptive] == ["adaptive"]
+
+
 def test_an_unknown_factor_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown clip factor 'fixd'; registered: fixed, automatic, adaptive"):
         clip_factor("fixd")

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from dp_core.clipping import microbatches as microbatches_module
 from dp_core.clipping.factors import clip_factor
@@ -70,6 +71,8 @@ def test_sizes() -> None:
         microbatches = make_microbatches(size)
         assert microbatches is not None
         assert microbatches.size == size < microbatches.largest
+        # One group in a thousand is larger; the next smaller multiple of four would not be enough.
+        assert stats.poisson.sf(microbatches.largest, size) <= 1e-3 < stats.poisson.sf(microbatches.largest - 4, size)
 
 
 def test_norms_do_not_depend_on_where_a_group_stands() -> None:

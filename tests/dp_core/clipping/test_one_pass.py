@@ -249,8 +249,9 @@ def test_without_a_bound_the_sum_is_the_plain_gradient() -> None:
     model = make_model()
     batch = make_batch(model, 24)
     params = make_parameters(model, batch)
-    ghost = clipped_sum(model)(params, batch, float("inf"))
-    assert_close_by_layer(ghost.gradients, plain_sum(model)(params, batch, None).gradients)
+    ghost, plain = clipped_sum(model)(params, batch, float("inf")), plain_sum(model)(params, batch, None)
+    assert_close_by_layer(ghost.gradients, plain.gradients)
+    np.testing.assert_allclose(ghost.loss, plain.loss, rtol=1e-6)
 
 
 def test_sums_are_added_to_a_total() -> None:

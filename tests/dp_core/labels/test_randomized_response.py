@@ -90,6 +90,27 @@ def test_responses_have_the_stated_distribution(k: int, epsilon: float) -> None:
         assert stats.chisquare(observed, [float(each * share) for share in row]).pvalue > 1e-5
 
 
+class _AtTheEdge:
+    """Draws the number that is just not below a probability, and shifts by one."""
+
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def random(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.full(shape, self.probability)
+
+    def integers(self, low: int, high: int, size: tuple[int, ...]) -> np.ndarray:
+        return np.full(size, low)
+
+
+def test_exactly_the_numbers_below_the_probability_keep_the_label() -> None:
+    """Of 2⁵³ equally likely numbers, p·2⁵³ are below p: one more would make ε larger than stated."""
+    response = counting(3, 1.0)
+    for probability, expected in ((response.keep_probability, 2), (response.keep_probability - 2**-53, 1)):
+        drawn = response.respond(np.array([1]), _AtTheEdge(probability))  # type: ignore[arg-type]
+        assert drawn.tolist() == [expected]
+
+
 def test_responses_are_independent_of_each_other() -> None:
     """The correlation of neighbours is within five standard deviations: fails for one seed in 10⁶ (fixed here)."""
     kept = counting(2, 1.0).respond(np.zeros(100_000, np.int64), np.random.default_rng(1)) == 0

@@ -52,6 +52,12 @@ def test_bits_are_uniform_and_depend_on_the_key() -> None:
     assert not np.any(bits == np.asarray(jax.random.bits(jax.random.fold_in(KEY, 0), (1000, 33))))
 
 
+def test_more_bits_begin_with_the_same() -> None:
+    """Words follow each other block by block, as in the standard's key stream."""
+    few, many = (np.asarray(jax.random.bits(KEY, (size,))) for size in (16, 40))
+    np.testing.assert_array_equal(many[:16], few)
+
+
 def test_one_bit_of_the_key_changes_half_of_the_output() -> None:
     other = np.arange(8, dtype=np.uint32)
     other[7] ^= np.uint32(2**31)

@@ -185,3 +185,13 @@ def test_rows_at_the_end_of_a_large_array_change_no_other_noise(monkeypatch: pyt
     np.testing.assert_array_equal(padded["b"]["table"][:200], alone["b"]["table"])
     np.testing.assert_array_equal(padded["a"]["kernel"], alone["a"]["kernel"])
     np.testing.assert_array_equal(padded["a"]["bias"], alone["a"]["bias"])
+
+
+def test_an_array_of_a_quarter_of_a_million_elements_is_drawn_by_itself() -> None:
+    """Its noise does not change with the arrays before it, so that each device can draw its rows."""
+    table, deviation = jnp.zeros((2**12, 2**6)), jnp.float32(1.0)
+    key = jax.random.key(4)
+    first, second = (add_gaussian(key, [jnp.zeros(size), table], deviation)[1] for size in (1, 8))
+    np.testing.assert_array_equal(first, second)
+    smaller = (add_gaussian(key, [jnp.zeros(size), table[:-1]], deviation)[1] for size in (1, 8))
+    assert not np.array_equal(*smaller)

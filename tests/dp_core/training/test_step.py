@@ -16,7 +16,7 @@ from dp_core.clipping.signals import Batch
 from dp_core.models.spec import CategoricalFeature
 from dp_core.training.method import Method
 from dp_core.training.optimizers import OPTIMIZERS
-from dp_core.training.step import Hyperparameters, Steps, Trainer, TrainState, as_traced, make_trainer
+from dp_core.training.step import Hyperparameters, Steps, Trainer, TrainState, as_traced, make_trainer, sum_gradients
 from tests.support.gradients import QUICKLY, example_gradients, oracle_sum
 from tests.support.models import make_batch, make_model, make_parameters, rows_of
 
@@ -60,6 +60,11 @@ def flat(params: Any) -> np.ndarray:
 
 def assert_same(left: Any, right: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_a_run_that_says_nothing_about_privacy_neither_clips_nor_adds_noise() -> None:
+    hyper = Hyperparameters(0.1, 10, 5)
+    assert hyper == Hyperparameters(0.1, 10, 5, float("inf"), 0.0, 1.0, 0.0, 0.5)
 
 
 @pytest.mark.parametrize(("optimizer", "task"), [*((name, "pctr") for name in OPTIMIZERS), ("sgd", "pconvs")])
@@ -125,7 +130,8 @@ def test_noise_differs_from_step_to_step_and_follows_the_key() -> None:
         state, seen = start(trainer, params, hyper), []
         for _ in range(3):
             before = flat(state.params)
-            state, _ = run(trainer, state, nothing, hyper, key)
+            state, losses = run(trainer, state, nothing, hyper, key)
+            assert losses.tolist() == [0.0]
             seen.append(flat(state.params) - before)
         return seen
 
@@ -178,6 +184,17 @@ def test_physical_batches_are_the_batch_at_once(microbatch_size: int) -> None:
     assert (cut.step, cut.l2_clip_norm, cut.not_finite) == (whole.step, whole.l2_clip_norm, 0)
     assert int(cut.step) == 3
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("strict_types")
+def test_physical_batches_may_have_a_single_row() -> None:
+    _, params, steps = adaptive(1)
+    state = start(make_trainer(METHOD), params, HYPER)
+    rows = [rows_of(steps[0][0], slice(row, row + 1)) for row in range(3)]
+    cut, _ = sum_gradients(METHOD, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows), jnp.int32(3))
+    whole = jax.tree.map(lambda leaf: leaf[None], rows_of(steps[0][0], slice(0, 3)))
+    expected, _ = sum_gradients(METHOD, state, whole, jnp.int32(1))
+    np.testing.assert_allclose(flat(cut.gradients), flat(expected.gradients), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("strict_types")
