@@ -28,7 +28,7 @@ from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
 # Rounding of a gradient in float32, relative to the sum of the absolute contributions to a coordinate. Sums over
 # thousands of rows in any order, through several layers, stay far below it.
 GRADIENT_ROUNDING = 3e-4
-_LOGIT_ROUNDING, _CANCELLATION = 1e-6, 3e-6
+_LOGIT_ROUNDING, _CANCELLATION = 2e-7, 3e-6
 # Rounding of the noise, and of the arithmetic of an optimiser, relative to the numbers themselves.
 NOISE_ROUNDING, UPDATE_ROUNDING = 1e-5, 2e-4
 # Rounding of draws near 0, in standard deviations.

@@ -67,7 +67,7 @@ MORE_BUGS: dict[str, Bug] = {
         "noise_key, hyper)\n            return state, jax.tree.map(",
         "noise_key, hyper._replace(noise_multiplier=((index < 2) | (index > 5)) * hyper.noise_multiplier))\n"
         "            return state, jax.tree.map(",
-        "are not what the program does",
+        "does not add the noise of its key",
     ),
     # Noise.
     "noise one per cent too small": Bug(
