@@ -61,7 +61,7 @@ bench-prepare: $(VENV)/installed ## measure the preparation of logs against Pola
 walk: $(VENV)/installed ## trace which modules a row passes, and draw it into docs/ (about 2 minutes)
 	@$(BIN)/python -m benchmarks.walk
 
-mutants: $(VENV)/installed ## change the code in 200 small ways: a test or the audit must notice each (about 30 minutes)
+mutants: $(VENV)/installed ## change the code in 200 small ways: a test or the audit must notice each (about 25 minutes)
 	@$(BIN)/python -m benchmarks.mutation
 
 lock: ## resolve requirements.in into a new requirements.lock

@@ -67,7 +67,7 @@ def page(results: Sequence[Result], equivalents: Mapping[str, str]) -> str:
     parts = [INTRODUCTION, "\n".join(table) + "\n"]
     parts.append(
         f"All took {sum(result.seconds for result in results) / 60:.0f} minutes of processor time, the median mutant "
-        f"{sorted(result.seconds for result in results)[len(results) // 2]:.1f} s. "
+        f"{sorted(result.seconds for result in results)[len(results) // 2]:.1f} s.\n"
         f"{timeouts} of the killed ones ran out of time (60 s, or less where the tests are quick).\n"
     )
     parts += _listed("Killed by the audit", {r.mutant: f"by `{r.by}`" for r in results if r.verdict == "audit"})
