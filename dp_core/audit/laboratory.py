@@ -32,7 +32,7 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
-_NOISE_DRAWS, _MOST_NOISY_STEPS = 250_000, 4096
+_NOISE_DRAWS, _MOST_NOISY_STEPS, _COUNT_DRAWS = 250_000, 4096, 4096
 
 
 class Compiled(NamedTuple):
@@ -233,13 +233,11 @@ class Laboratory:
         )
 
     def _count_noise(self, step: int) -> float:
-        key = jax.random.fold_in(jax.random.fold_in(self.key, step), 1)
-        return float(standard_normal(key))
+        return float(_draw_count(self.key, np.int32(step)))
 
     def count_noise_tests(self) -> list[NoiseTest]:
         """Tests the noise on the count of an adaptive clip norm, as drawn for many steps."""
-        keys = jax.vmap(lambda step: jax.random.fold_in(jax.random.fold_in(self.key, step), 1))(jnp.arange(4096))
-        draws = np.asarray(jax.vmap(standard_normal)(keys))
+        draws = np.array([self._count_noise(step) for step in range(_COUNT_DRAWS)])
         return [test._replace(what=f"on the count {test.what}") for test in noise_tests({"the count": draws[None, :]})]
 
     def _tree(self, flat: np.ndarray) -> Any:
@@ -289,6 +287,12 @@ class Laboratory:
             steps=len(fills),
             examples=int(sum(np.sum(fill.examples >= 0) for fill in fills)),
         )
+
+
+@jax.jit
+def _draw_count(key: jax.Array, step: ArrayLike) -> jax.Array:
+    """Returns the noise on a step's count: from the run's key, folded with the step and with 1."""
+    return standard_normal(jax.random.fold_in(jax.random.fold_in(key, step), 1))
 
 
 @jax.jit

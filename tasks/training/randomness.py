@@ -75,7 +75,8 @@ def changed_descriptions(trial: Trial) -> list[Trial]:
         if name in ("randomness", "mechanism") or isinstance(value, bool):
             continue
         if isinstance(value, int | float):
-            changed.append(trial.model_copy(update={name: value + 1}))
+            # Doubled, so that it differs however large it is.
+            changed.append(trial.model_copy(update={name: 2 * value + 1}))
         elif isinstance(value, str):
             changed.append(trial.model_copy(update={name: f"another {name}"}))
     return changed

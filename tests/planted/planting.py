@@ -56,3 +56,4 @@ def forget_programs() -> None:
     make_trainer.cache_clear()
     step_oracle._gradients.cache_clear()
     laboratory._draw.clear_cache()
+    laboratory._draw_count.clear_cache()
