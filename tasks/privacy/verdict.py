@@ -214,10 +214,11 @@ def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence
     steps = _steps_run(ran, record)
     log = StepLog(**evidence["log"])
     findings = log.defects(steps)
-    # A run that diverged may have begun another dispatch by the time that it was noticed. It releases nothing.
-    if record["test_loss"] is not None and log.state != evidence["last_state"]:
+    # A run that diverged may have taken more steps by the time that it was noticed. It releases nothing.
+    diverged = record["test_loss"] is None
+    if not diverged and log.state != evidence["last_state"]:
         findings.append("the last state is not the one that the last dispatch ended with")
-    if evidence["device_steps"] != steps:
+    if not diverged and evidence["device_steps"] != steps:
         findings.append(f"{steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
     if not evidence["releases_the_last_state"]:
         findings.append("the released parameters are not those of the last step")
