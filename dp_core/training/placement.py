@@ -57,11 +57,11 @@ class Placement(NamedTuple):
 
     def put(self, state: Any) -> Any:
         """Shards a state that ``whole`` returned."""
-        return self.init(lambda state: state, state)
+        return self.init(_same, state)
 
     def whole(self, state: Any) -> Any:
         """Returns the state as NumPy arrays. With several processes, all of them must call it."""
-        return jax.tree.map(np.asarray, state if self.alone else self.jit(lambda state: state)(state))
+        return jax.tree.map(np.asarray, state if self.alone else self.jit(_same)(state))
 
     def keep(self, state: Any) -> Any:
         """Constrains a state's sharding inside a compiled function, so that it stays as it is."""
@@ -129,3 +129,8 @@ class Placement(NamedTuple):
         if self.devices > len(seen):
             raise ValueError(f"the placement asks for {self.devices} devices, but JAX sees {len(seen)}")
         return Mesh(np.array(seen[: self.devices]), (_ROWS,))
+
+
+def _same(state: Any) -> Any:
+    """Returns the state. One function, so that it is compiled once for all states of a shape."""
+    return state

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
+from threadpoolctl import threadpool_limits
 
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.clipping.signals import Batch, backward
@@ -64,6 +65,12 @@ def use_compilation_cache() -> None:
     """Keeps compiled programs below the home folder, for other processes and later runs."""
     jax.config.update("jax_compilation_cache_dir", str(home() / "cache" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def use_one_blas_thread() -> None:
+    """Limits NumPy's matrix products to one thread: threads of a product of ours would wait in a busy loop, on the
+    cores that the device computes on."""
+    threadpool_limits(1, user_api="blas")
 
 
 def choose_placement(hardware: Hardware) -> Placement:

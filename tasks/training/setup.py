@@ -28,7 +28,13 @@ from tasks.runtime.progress import say
 from tasks.training.batches import Dispatch, read_dispatches, spans
 from tasks.training.canaries import Canaries, CanaryTokens, canary_tokens, make_canaries, with_canaries
 from tasks.training.checkpoint import Checkpoint, Progress, digest
-from tasks.training.hardware import BatchPlan, choose_placement, plan_batches, use_compilation_cache
+from tasks.training.hardware import (
+    BatchPlan,
+    choose_placement,
+    plan_batches,
+    use_compilation_cache,
+    use_one_blas_thread,
+)
 from tasks.training.noisy_labels import NoisyLabels, draw_labels
 from tasks.training.randomness import Randomness
 from tasks.training.side_by_side import first_alone
@@ -117,6 +123,7 @@ def set_up(
 ) -> tuple[TrialRun, TrainState, Progress]:
     """Returns the run of a trial, with the state and progress to start from: fresh, or the last checkpoint's."""
     use_compilation_cache()
+    use_one_blas_thread()
     keep_freed_memory()
     placement = choose_placement(hardware)
     examples = prepared.split("train", trial.task)
