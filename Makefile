@@ -12,7 +12,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects false-alarms lint format up validate bench bench-prepare walk mutants lock
+.PHONY: help run test effects false-alarms planted lint format up validate bench bench-prepare walk mutants lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -35,6 +35,9 @@ effects: $(VENV)/installed ## run every quick pipeline, then test for the paper'
 false-alarms: $(VENV)/installed ## audit over 200 correct trainers, then some on four devices (about 12 minutes)
 	@$(BIN)/python -m pytest -q -n 2 -m 'soak or not soak' tests/tasks/privacy/test_no_false_alarms.py
 	@XLA_FLAGS=--xla_force_host_platform_device_count=4 $(BIN)/python -m pytest -q tests/tasks/privacy/test_no_false_alarms.py
+
+planted: $(VENV)/installed ## plant every bug in models of realistic size: the audit must fail each (about 12 minutes)
+	@$(BIN)/python -m pytest -q -n 2 -m 'soak or not soak' tests/tasks/privacy/test_planted_bugs_in_larger_models.py
 
 lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff format --check .

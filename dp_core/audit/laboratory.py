@@ -115,7 +115,7 @@ class Laboratory:
             self._run(
                 "sparse", examples, [sparse(shape, size, count, rng) for _ in range(most)], quiet, half, late // 2
             ),
-            self._run("full", examples, [full(shape, size, count, rng)], quiet, clip_norm, late // 3),
+            self._run("full", examples, [full(shape, size, count, rng)], quiet, min(clip_norm, half), late // 3),
             self._run("noise", examples, [empty(shape, size)] * self.compiled.steps, self.hyper, clip_norm, 0),
             self._run(
                 "whole",

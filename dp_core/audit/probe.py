@@ -5,7 +5,8 @@ parameters on batches of the probe's own. Each run of the probe isolates a part,
 
 * *sparse*: a few examples in random rows, in the first and last rows among them, without noise. At a clip norm that
   half of them exceed.
-* *full*: every row of every piece holds an example, without noise, at the run's clip norm.
+* *full*: every row of every piece holds an example, without noise. At the run's clip norm, or at the one above if it
+  is smaller: in a row whose example is not clipped, a row that is never clipped would not show.
 * *noise*: no examples at all, with the run's noise. From step 0 on.
 * *whole*: full and half-filled batches with noise, late in the run's schedule.
 

@@ -52,14 +52,15 @@ def probe_examples(data: tuple[np.ndarray, ...], task: str, rng: np.random.Gener
     )
 
 
-def unusual_first(categoricals: np.ndarray) -> np.ndarray:
-    """Returns an order of examples: those with a token that is rare among them and others in turn."""
+def unusual_first(categoricals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns an order of examples: in turn the one with the rarest token and a random one."""
     rarity = np.full(len(categoricals), len(categoricals))
     for tokens in np.asarray(categoricals).T:
         _, number, counts = np.unique(tokens, return_inverse=True, return_counts=True)
         rarity = np.minimum(rarity, counts[number])
-    rare = np.argsort(rarity, kind="stable")
-    order = np.stack([rare, np.arange(len(rare))], axis=1).ravel()
+    shuffled = rng.permutation(len(rarity))
+    rare = shuffled[np.argsort(rarity[shuffled], kind="stable")]
+    order = np.stack([rare, rng.permutation(len(rarity))], axis=1).ravel()
     _, first = np.unique(order, return_index=True)
     return order[np.sort(first)]
 

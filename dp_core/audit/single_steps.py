@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from dp_core.audit.laboratory import Laboratory
 
 # The most numbers in the examples' gradients, and the numbers of examples to choose from.
-_MOST_NUMBERS = 3_000_000
+_MOST_NUMBERS = 12_000_000
 _NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
 # Number of runs for small models; fewer for large ones, so that they move this many coordinates together.
 _MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 240_000
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
+# By how much an example exceeds the clip norm of a run: from 10^-2.5 to 1 of it, in this many equal parts.
+_SMALLEST_MARGIN, _MARGINS = 2.5, 4
 # Relative distance of the two points that gradients are computed at, and the change between them that shows a kink.
 _AWAY, _JUMP = 5e-6, 1e-3
 
@@ -198,7 +200,9 @@ class _Bench:
         clip_norm = float(self.lab.hyper.l2_clip_norm)
         if number % 3 and len(long):
             chosen = np.append(rng.choice(long), chosen)
-            clip_norm = float(np.float32(self.norms[chosen[0]] / (1 + 10 ** -rng.uniform(0, 2.5))))
+            # Runs take turns at how far the example exceeds the clip norm, so that none misses the small margins.
+            margin = 10 ** -(_SMALLEST_MARGIN * (1 - (number % _MARGINS + rng.uniform()) / _MARGINS))
+            clip_norm = float(np.float32(self.norms[chosen[0]] / (1 + margin)))
         sizes = rng.normal(expected, expected**0.5), rng.uniform(1, 4), rng.uniform(1, capacity)
         size = int(np.clip(sizes[number % 3], 1, capacity))
         rows = np.full(capacity, -1)

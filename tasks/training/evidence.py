@@ -121,12 +121,14 @@ def state_checksum(state: TrainState) -> int:
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     """Measures the compiled step at the run's last parameters, on a few of its examples."""
     examples = run.data.examples
-    rows = np.random.default_rng(0).choice(len(examples), min(SEARCHED_EXAMPLES, len(examples)), replace=False)
+    # Every trial looks at other examples, so that a sweep looks at many.
+    seed = int(run.trial.key, 16) % 2**32
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(examples), min(SEARCHED_EXAMPLES, len(examples)), replace=False)
     searched = examples.take(np.sort(rows))
-    chosen = unusual_first(searched[1])[:PROBED_EXAMPLES]
+    chosen = unusual_first(searched[1], rng)[:PROBED_EXAMPLES]
     compiled = Compiled(run.method, run.batches.shape, run.batches.steps_per_dispatch)
     hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
-    seed = int(run.trial.key, 16) % 2**32
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
     with first_alone(run.method, "probe", run.batches):

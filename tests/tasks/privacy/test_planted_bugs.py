@@ -17,22 +17,19 @@ import pytest
 import tasks.training.loop
 import tasks.training.setup
 from dp_core.accounting.mechanism import MechanismRecord
-from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler, steps_for_epochs
+from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler
 from dp_core.training.step import Hyperparameters, as_traced
-from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
-from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
-from tasks.training.trial import Trial
+from tests.planted.audited import audited, findings, private_trial
 from tests.planted.bugs import BUGS as FIRST_BUGS
 from tests.planted.more_bugs import MORE_BUGS
-from tests.planted.planting import forget_programs, plant
-from tests.support.trials import make_prepared, make_trial
+from tests.planted.planting import plant
+from tests.support.trials import make_prepared
 
 BUGS = {**FIRST_BUGS, **MORE_BUGS}
-CLIP_NORM = 0.25
 CANARIES = 1000
 
 
@@ -42,43 +39,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DP_ADS_HOME", str(folder / "home"))
         yield make_prepared(folder / "raw")
-
-
-@pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Patches that do not leak into the compiled trainers of other tests."""
-    forget_programs()
-    yield monkeypatch
-    forget_programs()
-
-
-def private_trial(prepared: Prepared, **changes: Any) -> Trial:
-    """Returns a trial with the noise for its budget of ε = 2."""
-    values: dict[str, Any] = {"epsilon": 2.0, "l2_clip_norm": CLIP_NORM, **changes}
-    places = 2400 + values.get("canaries", 0)
-    sampler = values.get("sampler", "poisson")
-    noise_multiplier = noise_multiplier_for(
-        epsilon=2.0,
-        delta=1 / places,
-        examples=places,
-        batch_size=100,
-        steps=steps_for_epochs(examples=places, batch_size=100, epochs=2, sampler=sampler),
-        sampler=sampler,
-    )
-    return make_trial(prepared, **{"noise_multiplier": noise_multiplier, "target_delta": 1 / places, **values})
-
-
-def audited(trial: Trial, prepared: Prepared, **hardware: Any) -> dict[str, Any]:
-    shutil.rmtree(trial.folder, ignore_errors=True)
-    run_trial(trial, prepared, hardware=Hardware(**hardware))
-    result, _ = judge(trial, read_json(trial.folder / "record.json"), read_json(trial.folder / "evidence.json"))
-    return result
-
-
-def findings(result: dict[str, Any]) -> str:
-    assert result["verdict"] == "failed"
-    assert result["epsilon"] <= 2.0, "the record itself is within its budget: it is the evidence that tells"
-    return "; ".join(result["findings"])
 
 
 @pytest.mark.parametrize(
