@@ -51,9 +51,9 @@ def _print_report(made: dict[str, str]) -> None:
 
 
 def up(options: Namespace) -> Answer:
-    from tasks.runtime.servers import up
+    from tasks.runtime.servers import Ports, up
 
-    up(options.airflow_port, options.mlflow_port, options.host)
+    up(Ports(options.reports_port, options.airflow_port, options.mlflow_port), options.host)
     return Answer(None)
 
 
