@@ -45,9 +45,14 @@ def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:
 
 def _print_report(made: dict[str, str]) -> None:
     from tasks.reporting.terminal import print_report
+    from tasks.runtime.running_servers import running_servers
 
-    print_report(Path(made["page"]).parent)
-    print(f"Page: {made['page']}")
+    page = Path(made["page"])
+    print_report(page.parent)
+    print(f"Page: {page}")
+    servers = running_servers()
+    if servers is not None:
+        print(f"Open: {servers.reports}/{page.relative_to(home() / 'reports').as_posix()}")
 
 
 def up(options: Namespace) -> Answer:

@@ -64,6 +64,8 @@ def airflow_environment(folder: Path) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
         "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        # Else JAX says in every log that the machine has no TPU.
+        "JAX_LOGGING_LEVEL": os.environ.get("JAX_LOGGING_LEVEL", "WARNING"),
         # Runs are named for people: spaces, commas, dots in the middle and any letters, but nothing that a path minds.
         "AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN": r"^[\w .,:·~+-]+$",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -23,8 +22,12 @@ POLITE_SECONDS = 10
 # How long to wait after each harder signal.
 _PATIENCE_SECONDS = 5
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+# Asks Linux to terminate the process when its parent ends, even if that was killed (PR_SET_PDEATHSIG), then becomes the
+# program. A function that is called between fork and exec could not do it safely: we may have threads.
+_ENDS_WITH_PARENT = (
+    *(sys.executable, "-I", "-S", "-c"),
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])",
+)
 
 
 @contextlib.contextmanager
@@ -79,13 +82,12 @@ class Programs:
         for name, command in commands.items():
             with open(self.log(name), "ab") as file:
                 programs[name] = subprocess.Popen(
-                    command,
+                    [*(_ENDS_WITH_PARENT if sys.platform == "linux" else ()), *command],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
                     start_new_session=True,
-                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
                 )
 
     def wait_for(self, url: str) -> None:
@@ -151,11 +153,6 @@ def stop_programs(
                 program.send_signal(number)
         _signal_children(programs, number)
         _wait_until_ended(programs)
-
-
-def _end_with_parent() -> None:
-    """Asks Linux to terminate this process when its parent ends, even if that was killed."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal_children(programs: Sequence[subprocess.Popen], number: signal.Signals) -> None:

@@ -84,8 +84,8 @@ def format_seconds(seconds: float) -> str:
 class Ticker:
     """Reports the progress of a long loop, at most once every ``every_seconds``.
 
-    The first report comes after a full period, so that short loops stay silent. The rate is that of what was done since
-    the first update: the time before it is that of starting and compiling.
+    Time counts from the first update: before it, the loop starts and compiles. The first report comes a full period
+    later, so that short loops stay silent and the rate is known.
     """
 
     def __init__(self, label: str, total: int, unit: str, every_seconds: float = 10.0) -> None:
@@ -93,19 +93,19 @@ class Ticker:
         self._total = total
         self._unit = unit
         self._every = every_seconds
-        self._last = time.monotonic()
-        self._first: tuple[float, int] | None = None
+        self._start = self._last = 0.0
+        self._first_done: int | None = None
 
     def update(self, done: int, detail: str = "") -> None:
         """Reports that ``done`` of the total are done, if a report is due."""
         now = time.monotonic()
-        if self._first is None:
-            self._first = (now, done)
-        start, first_done = self._first
-        if now - self._last < self._every or done <= first_done:
+        if self._first_done is None:
+            self._first_done, self._start, self._last = done, now, now
+            return
+        if now - self._last < self._every or done == self._first_done:
             return
         self._last = now
-        rate = (done - first_done) / max(now - start, 1e-9)
+        rate = (done - self._first_done) / (now - self._start)
         left = format_seconds((self._total - done) / rate)
         percent = 100 * done / self._total
         say(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
+from statistics import fmean
 
 from tasks.runtime.progress import ERROR_MARK, PROGRESS_MARK, RESULT_MARK, format_seconds
 
-# Before this many trials are done, nothing is said about the time left: the first trials compile the program, and those
-# that train side by side end together.
-_TRIALS_BEFORE_AN_ESTIMATE = 3
+# Before this many trials are done, nothing is said about the time left: trials that train side by side end together.
+_TRIALS_BEFORE_AN_ESTIMATE = 4
 
 
 class RunOutput:
@@ -38,12 +39,13 @@ class RunOutput:
 class _TrialsLeft:
     """Counts trained trials in the progress lines and estimates the time left.
 
-    The estimate counts the time since the first trial was done, so that compilation is left out.
+    The time of a trial is the mean time from one trial's end to the next one's. The longest is left out: that is where
+    the next group started and compiled its program.
     """
 
     def __init__(self) -> None:
-        self._done = self._total = 0
-        self._first = 0.0
+        self._total = 0
+        self._ends: list[float] = []
 
     def left_after(self, line: str) -> str:
         """Returns the text to append to a progress line; empty unless the line reports a finished trial."""
@@ -52,11 +54,10 @@ class _TrialsLeft:
             self._total = int(planned[1]) - int(planned[2])
         if not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
             return ""
-        self._done += 1
-        if self._done == 1:
-            self._first = time.monotonic()
-        text = f"{self._done} of {self._total} done"
-        if _TRIALS_BEFORE_AN_ESTIMATE <= self._done < self._total:
-            left = (time.monotonic() - self._first) / (self._done - 1) * (self._total - self._done)
-            text += f", about {format_seconds(left)} left"
+        self._ends.append(time.monotonic())
+        done = len(self._ends)
+        text = f"{done} of {self._total} done"
+        if _TRIALS_BEFORE_AN_ESTIMATE <= done < self._total:
+            between = sorted(later - earlier for earlier, later in itertools.pairwise(self._ends))
+            text += f", about {format_seconds(fmean(between[:-1]) * (self._total - done))} left"
         return f" ({text})"
