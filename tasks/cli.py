@@ -13,11 +13,13 @@ from typing import Any, get_args
 from tasks import cli_verbs
 from tasks.config.pipeline import SamplerName
 from tasks.runtime.errors import UserError
+from tasks.runtime.interrupted_make import watch_make
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit status: 0 if it succeeded, 2 for an error that the user can fix."""
     options = _parser().parse_args(arguments)
+    watch_make()
     try:
         if options.json:
             with _standard_output_to_standard_error():
@@ -68,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_pipeline_verbs(verbs: Any) -> None:
     verb = _verb(verbs, "run", cli_verbs.run, "run a pipeline through its Airflow DAG and print its table")
     _selection_arguments(verb, pipeline="pipeline to run, or `all` (default: relative_loss)")
-    verb = _verb(verbs, "up", cli_verbs.up, "start the Airflow UI and an MLflow server; Ctrl-C stops both")
+    verb = _verb(verbs, "up", cli_verbs.up, "serve the reports, the Airflow UI and MLflow; Ctrl-C stops them")
+    verb.add_argument("--reports-port", type=int, default=8090, metavar="PORT", help="default: 8090")
     verb.add_argument("--airflow-port", type=int, default=8080, metavar="PORT", help="default: 8080")
     verb.add_argument("--mlflow-port", type=int, default=5000, metavar="PORT", help="default: 5000")
     verb.add_argument(

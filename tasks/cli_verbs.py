@@ -45,15 +45,20 @@ def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:
 
 def _print_report(made: dict[str, str]) -> None:
     from tasks.reporting.terminal import print_report
+    from tasks.runtime.running_servers import running_servers
 
-    print_report(Path(made["page"]).parent)
-    print(f"Page: {made['page']}")
+    page = Path(made["page"])
+    print_report(page.parent)
+    print(f"Page: {page}")
+    servers = running_servers()
+    if servers is not None:
+        print(f"Open: {servers.reports}/{page.relative_to(home() / 'reports').as_posix()}")
 
 
 def up(options: Namespace) -> Answer:
-    from tasks.runtime.servers import up
+    from tasks.runtime.servers import Ports, up
 
-    up(options.airflow_port, options.mlflow_port, options.host)
+    up(Ports(options.reports_port, options.airflow_port, options.mlflow_port), options.host)
     return Answer(None)
 
 

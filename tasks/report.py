@@ -28,7 +28,7 @@ from tasks.reporting.notes import fairness_notes
 from tasks.reporting.results import Outcome, Result, choose
 from tasks.reporting.tables import grid_table, settings_table, trials_table
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
-from tasks.runtime.progress import say
+from tasks.runtime.progress import say, say_result
 from tasks.runtime.tracking import log_report, provenance, run_link
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, Plan, PlannedTrial, read_plan
@@ -87,7 +87,9 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
     log_report(plan["parent"]["mlflow_run"], contents.metrics, [final / name for name in names])
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
-    return report_files(final)
+    made = report_files(final)
+    say_result(made)
+    return made
 
 
 def _measured(run: _Run) -> _Contents:

@@ -54,7 +54,7 @@ print("RESULT " + json.dumps({"errors": bag.import_errors, "heavy": heavy, "file
 
 def parse(path: Path, airflow_home: Path) -> dict[str, Any]:
     """Parses a DAG file, or a folder of them, in a new process."""
-    environment = airflow_environment() | {"AIRFLOW_HOME": str(airflow_home)}
+    environment = airflow_environment(airflow_home)
     command = [sys.executable, "-c", DESCRIBE, str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

@@ -81,7 +81,8 @@ def test_the_run_ends_in_a_table(smoke: tuple[Path, subprocess.CompletedProcess[
     assert "Relative loss increment" in done.stdout
     assert "13.58" in done.stdout
     latest = home / "reports" / "relative_loss" / "latest"
-    assert done.stdout.splitlines()[-1] == f"Page: {latest / 'page.html'}"
+    assert done.stdout.splitlines()[-1] == f"Page: {latest.resolve() / 'page.html'}", "of the run itself"
+    assert not (home / "airflow").exists(), "and no scheduler could see it"
     markdown = (latest / "report.md").read_text()
     assert "13.58" in markdown
     assert "of the way" in markdown
@@ -169,7 +170,8 @@ def test_a_pipeline_that_trains_nothing(smoke: tuple[Path, subprocess.CompletedP
         (fixed, size) for fixed in ("epochs", "steps") for size in ("256", "1024", "4096")
     ]
     assert {row["epsilon"] for row in rows} == {"2"}
-    assert done.stdout.splitlines()[-1].endswith("reports/noise_and_batch/latest/page.html")
+    page = (home / "reports" / "noise_and_batch" / "latest").resolve() / "page.html"
+    assert done.stdout.splitlines()[-1] == f"Page: {page}"
     assert "Noise against batch size" in (home / "reports" / "index.html").read_text()
     parent, children = nested_runs(home, "noise_and_batch")
     assert (parent.info.status, children) == ("FINISHED", [])

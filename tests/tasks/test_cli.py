@@ -269,7 +269,7 @@ class TestRefusals:
         def started(*arguments: Any) -> None:
             raise AssertionError("Airflow was started")
 
-        monkeypatch.setattr(airflow_home, "_airflow", started)
+        monkeypatch.setattr(airflow_home, "_set_up", started)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -317,7 +317,7 @@ class TestRefusals:
             ),
             (
                 ("up", "--airflow-port", "5000"),
-                "AIRFLOW_PORT and MLFLOW_PORT are both 5000: choose two different ports",
+                "AIRFLOW_PORT and MLFLOW_PORT are both 5000: choose different ports",
             ),
         ],
     )
