@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.config.loading import load_config
-from tasks.config.selection import select
+from tasks.check import check
 from tasks.reporting.files import report_files
 from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
 from tasks.runtime.errors import UserError
@@ -26,7 +25,7 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     Prints the progress of the steps. Airflow's log goes to a file, whose path is printed. Raises a ``UserError`` with
     the errors of the steps if the run fails.
     """
-    selection = select(load_config(), options)
+    selection = check(options)
     ensure_airflow()
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     log = home() / "logs" / f"{selection.pipeline}-{now}.log"
