@@ -17,7 +17,8 @@ import pytest
 import tasks.training.loop
 import tasks.training.setup
 from dp_core.accounting.mechanism import MechanismRecord
-from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler, steps_for_epochs
+from dp_core.epochs import steps_for_epochs
+from dp_core.sampling import PoissonSampler, Sampler, ShuffledSampler, make_sampler
 from dp_core.training.step import Hyperparameters, as_traced
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
