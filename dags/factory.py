@@ -60,69 +60,75 @@ def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedu
         f"in MLflow. The files are in `reports/{name}/` in the home folder.",
     )
     def wired() -> None:
-        @step_task()
-        def check() -> str:
-            from tasks.check import check
-
-            return run_title(run_step(check, {"pipeline": name, **filled_in_params()}))
-
-        @step_task()
-        def prepare() -> list[PreparedDataset]:
-            from tasks.prepare import prepare_datasets
-
-            prepared = run_step(prepare_datasets, {"pipeline": name, **filled_in_params()})
-            links.push_data_cards(prepared)
-            return prepared
-
-        @step_task()
-        def plan(prepared: list[PreparedDataset]) -> list[TrialGroup]:
-            from tasks.plan import plan
-
-            planned = run_step(plan, {"pipeline": name, **filled_in_params()}, prepared)
-            links.MLFLOW_RUN.push(links.run_in_mlflow(planned["run"]))
-            # Airflow maps tasks over the returned value only, so the run goes into an XCom of its own.
-            get_current_context()["ti"].xcom_push(key="run", value=planned["run"])
-            return planned["groups"]
-
-        # Named by its arguments, which Airflow knows before the task starts.
-        @step_task(pool="gpu", map_index_template="{{ task.op_kwargs['group']['name'] }}")
-        def train(group: TrialGroup) -> list[TrainedTrial]:
-            from tasks.train import train
-
-            links.MLFLOW_TRIALS.push(links.trials_in_mlflow(group["items"][0]["run"]))
-            return run_step(train, group)
-
-        @step_task()
-        def audit(run: str, trained: list[list[TrainedTrial]]) -> list[AuditedTrial]:
-            from tasks.audit import audit_group
-
-            links.MLFLOW_TRIALS.push(links.trials_in_mlflow(run))
-            return run_step(audit_group, [one for group in trained for one in group])
-
-        @step_task(pool="gpu")
-        def measure(run: str) -> str:
-            from tasks.measure import measure
-
-            return run_step(measure, run)
-
-        # If every trial was trained before, there is nothing to map over: train and audit are skipped, report is not.
-        @step_task(trigger_rule="none_failed", multiple_outputs=False)
-        def report(run: str, audited: list[AuditedTrial] | None) -> dict[str, str]:
-            from tasks.report import report
-
-            made = run_step(report, run, audited or [])
-            links.PAGE.push(links.report_page(made["page"]))
-            return made
-
-        prepared = links.with_links(prepare(), *map(links.data_card_link, config.datasets))
-        check() >> prepared
-        planned = links.with_links(plan(prepared), links.MLFLOW_RUN)
-        run = planned["run"]
-        if trains:
-            trained = links.with_links(train.expand(group=planned), links.MLFLOW_TRIALS)
-            made = report(run, links.with_links(audit(run, trained), links.MLFLOW_TRIALS))
-        else:
-            made = report(measure(run), [])
-        links.with_links(made, links.PAGE)
+        _wire(config, name, trains=trains)
 
     return wired()
+
+
+def _wire(config: Config, name: str, *, trains: bool) -> None:
+    """Makes the tasks of a pipeline in the DAG that is being built."""
+
+    @step_task()
+    def check() -> str:
+        from tasks.check import check
+
+        return run_title(run_step(check, {"pipeline": name, **filled_in_params()}))
+
+    @step_task()
+    def prepare() -> list[PreparedDataset]:
+        from tasks.prepare import prepare_datasets
+
+        prepared = run_step(prepare_datasets, {"pipeline": name, **filled_in_params()})
+        links.push_data_cards(prepared)
+        return prepared
+
+    @step_task()
+    def plan(prepared: list[PreparedDataset]) -> list[TrialGroup]:
+        from tasks.plan import plan
+
+        planned = run_step(plan, {"pipeline": name, **filled_in_params()}, prepared)
+        links.MLFLOW_RUN.push(links.run_in_mlflow(planned["run"]))
+        # Airflow maps tasks over the returned value only, so the run goes into an XCom of its own.
+        get_current_context()["ti"].xcom_push(key="run", value=planned["run"])
+        return planned["groups"]
+
+    # Named by its arguments, which Airflow knows before the task starts.
+    @step_task(pool="gpu", map_index_template="{{ task.op_kwargs['group']['name'] }}")
+    def train(group: TrialGroup) -> list[TrainedTrial]:
+        from tasks.train import train
+
+        links.MLFLOW_TRIALS.push(links.trials_in_mlflow(group["items"][0]["run"]))
+        return run_step(train, group)
+
+    @step_task()
+    def audit(run: str, trained: list[list[TrainedTrial]]) -> list[AuditedTrial]:
+        from tasks.audit import audit_group
+
+        links.MLFLOW_TRIALS.push(links.trials_in_mlflow(run))
+        return run_step(audit_group, [one for group in trained for one in group])
+
+    @step_task(pool="gpu")
+    def measure(run: str) -> str:
+        from tasks.measure import measure
+
+        return run_step(measure, run)
+
+    # If every trial was trained before, there is nothing to map over: train and audit are skipped, report is not.
+    @step_task(trigger_rule="none_failed", multiple_outputs=False)
+    def report(run: str, audited: list[AuditedTrial] | None) -> dict[str, str]:
+        from tasks.report import report
+
+        made = run_step(report, run, audited or [])
+        links.PAGE.push(links.report_page(made["page"]))
+        return made
+
+    prepared = links.with_links(prepare(), *map(links.data_card_link, config.datasets))
+    check() >> prepared
+    planned = links.with_links(plan(prepared), links.MLFLOW_RUN)
+    run = planned["run"]
+    if trains:
+        trained = links.with_links(train.expand(group=planned), links.MLFLOW_TRIALS)
+        made = report(run, links.with_links(audit(run, trained), links.MLFLOW_TRIALS))
+    else:
+        made = report(measure(run), [])
+    links.with_links(made, links.PAGE)

@@ -53,9 +53,11 @@ def test_imports_point_one_way(package: str) -> None:
 
 
 def test_dags_import_only_the_airflow_sdk() -> None:
-    for module in (CHECKOUT / "dags").glob("*.py"):
+    """Except for what runs in Airflow's API server."""
+    for module in (CHECKOUT / "dags").rglob("*.py"):
         names = set(imported(parsed(module)))
-        assert not {name for name in names if name.startswith("airflow") and name != "airflow.sdk"}, module
+        other = {name for name in names if name.split(".")[0] == "airflow" and not name.startswith("airflow.sdk")}
+        assert not other or module.name == "run_requests.py", module
         assert not {name.split(".")[0] for name in names} & HEAVY, module
 
 
