@@ -73,6 +73,24 @@ print(sorted({HEAVY!r} & {{name.split(".")[0] for name in sys.modules}}))
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
+def test_a_step_imports_only_what_it_needs() -> None:
+    """Each task of a DAG is a new process that waits for the imports of its step."""
+    program = """
+import importlib, sys
+for step in ("check", "prepare", "plan", "report"):
+    importlib.import_module(f"tasks.{step}")
+    slow = ("jax", "dp_accounting", "mlflow", "scipy", "distributed", "dask", "pyarrow")
+    print(step, *[name for name in slow if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    found = {step: set(names) for step, *names in (line.split() for line in done.stdout.splitlines())}
+    assert done.returncode == 0, done.stderr
+    assert found["check"] == set()
+    assert found["prepare"] <= {"dask", "pyarrow"}
+    assert not found["plan"] & {"jax", "dp_accounting", "distributed"}
+    assert "jax" not in found["report"]
+
+
 def test_no_folder_has_too_many_modules() -> None:
     sizes = Counter(path.parent for path in MODULES if path.name != "__init__.py")
     assert {name_of(folder): size for folder, size in sizes.items() if size > LARGEST_FOLDER} == {}
