@@ -2,7 +2,7 @@
 
 Airflow itself checks one field after the other, in the words of JSON schema, and calls a run ``manual__2026-…`` without
 regard to what was chosen. Here, in its API server, a request that cannot work is answered with every problem in the
-words of the form, and a run gets the id ``quick · pCTR, pCVR · ε 1, 10 · 2026-11-02 09.30.00``. The DAG's first task
+words of the form, and a run gets the id ``quick · pCTR, pCVR · ε 1, 10 · 2026-11-02 09:30:00``. The DAG's first task
 checks again: not every run comes through this server.
 """
 
@@ -57,7 +57,7 @@ def checked(dag: str, request: bytes) -> bytes:
     if body.get("dag_run_id"):
         return request
     title = run_title(selection if is_pipeline else selection._replace(epsilons=()))
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H.%M.%S")
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     body["dag_run_id"] = f"{_REFUSED.sub('-', title)[:_LONGEST_TITLE]} · {now}"
     return json.dumps(body).encode()
 
