@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from tasks import cli_verbs
 from tasks.config.pipeline import SamplerName
+from tasks.config.selection import as_list
 from tasks.runtime.errors import UserError
 from tasks.runtime.interrupted_make import watch_make
 
@@ -177,17 +178,10 @@ def _selection_arguments(verb: argparse.ArgumentParser, pipeline: str = "default
     verb.add_argument("--profile", metavar="NAME", help="scale of the run: smoke, quick (the default) or paper")
     verb.add_argument("--dataset", metavar="NAME", help="dataset of pipelines.yaml to use for all tasks")
     verb.add_argument("--raw", metavar="FILES", help="raw log of --dataset: a file, a folder or a quoted pattern")
+    verb.add_argument("--tasks", type=as_list, metavar="TASK,…", help="for example pctr,pcvr (default: the pipeline's)")
+    verb.add_argument("--epsilons", metavar="EPSILON,…", help="privacy budgets, for example 1,10 (default: the grid's)")
     verb.add_argument(
-        "--tasks", type=_list_of(str), metavar="TASK,…", help="for example pctr,pcvr (default: the pipeline's)"
-    )
-    verb.add_argument(
-        "--epsilons",
-        type=_list_of(_positive(float)),
-        metavar="EPSILON,…",
-        help="privacy budgets, for example 1,10 (default: the grid's)",
-    )
-    verb.add_argument(
-        "--seeds", type=_positive(int), metavar="N", help="number of seeds to average over (default: the grid's)"
+        "--seeds", type=_number_or_text, metavar="N", help="number of seeds to average over (default: the grid's)"
     )
 
 
@@ -217,6 +211,14 @@ def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
         "balls_in_bins, each example joins one batch of every epoch, drawn independently; shuffle, each epoch is "
         "shuffled and cut into batches of one size",
     )
+
+
+def _number_or_text(text: str) -> int | str:
+    """Returns the whole number, or the text: the check of the run's options says all that is wrong, at once."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _positive(kind: type) -> Callable[[str], Any]:

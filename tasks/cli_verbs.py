@@ -85,9 +85,13 @@ def generate(options: Namespace) -> Answer:
 
 
 def prepare(options: Namespace) -> Answer:
+    from tasks.check import check
+
+    chosen = _selection(options)
+    check(chosen)
     from tasks.prepare import prepare_datasets
 
-    prepared = prepare_datasets(_selection(options), refit=options.refit)
+    prepared = prepare_datasets(chosen, refit=options.refit)
     lines = [f"{item['dataset']}: {item['path']}; data card: {item['data_card']}" for item in prepared]
     return Answer(prepared, "\n".join(lines))
 
@@ -100,10 +104,13 @@ def describe(options: Namespace) -> Answer:
 
 
 def plan(options: Namespace) -> Answer:
+    from tasks.check import check
+
+    selection = _selection(options)
+    check(selection)
     from tasks.plan import plan
     from tasks.prepare import prepare_datasets
 
-    selection = _selection(options)
     planned = plan(selection, prepare_datasets(selection))
     left = sum(len(group["items"]) for group in planned["groups"])
     return Answer(planned, f"{counted(left, 'trial')} to train in {planned['run']}")

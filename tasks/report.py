@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.audit import audit_group
 from tasks.config.dataset import TaskName
 from tasks.config.loading import load_config
 from tasks.config.pipeline import Grids, Pipeline
@@ -130,7 +129,11 @@ def _audited(planned: Sequence[PlannedTrial], new: Iterable[AuditedTrial]) -> li
     known = {item["trial"]: item for item in new}
     keys = [Trial.model_validate(item["trial"]).key for item in planned]
     found = [find_finished(item) for item, key in zip(planned, keys, strict=True) if key not in known]
-    known |= {item["trial"]: item for item in audit_group(found)}
+    if found:
+        # Loads JAX, which a report of trials that were just audited does not need.
+        from tasks.audit import audit_group
+
+        known |= {item["trial"]: item for item in audit_group(found)}
     return [known[key] for key in keys]
 
 

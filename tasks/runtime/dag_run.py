@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config.loading import config_path, load_config
-from tasks.config.selection import Selection, select
+from tasks.check import check
+from tasks.config.loading import config_path
+from tasks.config.selection import Selection, run_title
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
 from tasks.runtime.handed_over import hand_over
@@ -33,7 +34,7 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     Prints the progress of the steps, and where the full log is. Raises a ``UserError`` with the errors of the steps if
     the run fails. Ctrl-C, SIGTERM and closing the terminal end the run and raise ``KeyboardInterrupt``.
     """
-    selection = select(load_config(), options)
+    selection = check(options)
     conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
     if selection.raw is not None:
         conf["raw"] = selection.raw
@@ -45,7 +46,7 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
         try:
             if servers is not None:
                 say(f"running DAG {selection.pipeline}, profile {selection.profile}")
-                return hand_over(servers, selection.pipeline, _name(selection), conf)
+                return hand_over(servers, selection.pipeline, run_title(selection), conf)
             return _run_alone(selection, conf)
         except KeyboardInterrupt:
             say(
@@ -96,6 +97,3 @@ def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Pat
             stop_programs([process], end_children_with=signal.SIGTERM, polite_seconds=3)
             raise
 
-
-def _name(selection: Selection) -> str:
-    return f"{selection.profile} · {', '.join(selection.tasks)} · ε {', '.join(f'{e:g}' for e in selection.epsilons)}"

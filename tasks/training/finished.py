@@ -11,18 +11,21 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from dp_core.accounting.mechanism import MechanismRecord
-from dp_core.audit.release_noise import HistogramNoise
-from dp_core.labels.record import LabelRecord
 from tasks.data.schema import VocabularyFacts
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import as_fields, home, read_json, whole_directory, write_json, write_text
 from tasks.training.trial import Trial
+
+# A plan asks only whether a trial is trained: it should not wait for the accounting and SciPy.
+if TYPE_CHECKING:
+    from dp_core.accounting.mechanism import MechanismRecord
+    from dp_core.audit.release_noise import HistogramNoise
+    from dp_core.labels.record import LabelRecord
 
 RECORD = "record.json"
 EVIDENCE = "evidence.json"
@@ -155,6 +158,9 @@ class FinishedTrial:
         mechanism = self.record["mechanism"]
         if mechanism is None:
             return None
+        from dp_core.accounting.mechanism import MechanismRecord
+        from dp_core.labels.record import LabelRecord
+
         kind = LabelRecord if self.record["trial"]["mechanism"] == "label_dp" else MechanismRecord
         return kind.from_json(mechanism)
 

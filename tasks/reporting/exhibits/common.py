@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from tasks.config.dataset import TASK_TITLES as TASK_TITLES
 from tasks.config.dataset import TaskName
 from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Figure, Finding, Table, Verdict
 from tasks.reporting.plots import Level, Point, Series, line_chart
 from tasks.reporting.results import Arm, Result, difference, paired
 
-TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 _NOISE_MARK = "≈"
 # Scores that differ by more than this factor are drawn on a logarithmic axis.
 _WIDE = 5
