@@ -96,4 +96,3 @@ def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Pat
         except BaseException:
             stop_programs([process], end_children_with=signal.SIGTERM, polite_seconds=3)
             raise
-
