@@ -20,6 +20,7 @@ from tasks.config.loading import load_config
 from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.moved_store import adopt_artifacts
 from tasks.runtime.progress import say
 
 LOOPBACK = "127.0.0.1"
@@ -78,6 +79,7 @@ def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
 def _mlflow_arguments(host: str, port: int) -> list[str]:
     store = home() / "mlflow"
     store.mkdir(parents=True, exist_ok=True)
+    adopt_artifacts(store)
     return [
         *("--host", host, "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{store / 'mlflow.db'}"),
