@@ -66,7 +66,7 @@ def measured_metrics(measured: Mapping[str, Any]) -> list[SweepMetric]:
         speeds = [row for row in measured["rows"] if row["fits"]]
         names = [f"{row['method']}{'_with_noise' * row['noise']}/batch_{row['batch_size']}" for row in speeds]
         return [
-            SweepMetric(f"steps_per_second/{name}", 0.0, row["steps_per_second"])
+            SweepMetric(f"steps_per_second/{name}", None, row["steps_per_second"])
             for name, row in zip(names, speeds, strict=True)
         ]
     return [

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from tasks.config.pipeline import Pipeline
 from tasks.privacy.choice_cost import ChoiceCost
-from tasks.reporting.document import Document
+from tasks.reporting.document import Document, Figure
 from tasks.reporting.exhibits.relative_loss import relative_percent
 from tasks.reporting.files import PAGE
 from tasks.reporting.markdown import table_text
@@ -22,24 +22,23 @@ def sweep_metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[
     """Returns each cell's numbers, named by its task and by its method if there are several."""
     metrics = []
     baselines = {result.task: result for result in results if result.epsilon is None}
-    arms = {result.arm for result in results if result.epsilon is not None}
-    several = bool(pipeline.columns) or len(arms) > 1
+    several = bool(pipeline.columns) or len({result.arm for result in results if result.epsilon is not None}) > 1
     for number, result in enumerate(results):
-        # The baseline has one method; it ends the curve of every method.
-        methods = arms if result.epsilon is None else [result.arm]
-        places = [f"{result.task}/{metric_part(arm.label)}" for arm in methods] if several else [result.task]
-        for place in places:
+        if result.epsilon is None:
             if not result.diverged:
-                metrics.append(SweepMetric(f"test_loss/{place}", result.epsilon, result.loss))
-                relative, _ = relative_percent(result, baselines[result.task])
-                if math.isfinite(relative):
-                    metrics.append(SweepMetric(f"relative_loss_percent/{place}", result.epsilon, relative))
-            if (cost := costs.get(number)) is not None and cost.holds is not None:
-                metrics.append(SweepMetric(f"epsilon_with_choice/{place}", result.epsilon, cost.holds))
-            elif cost is not None and cost.only_seeded:
-                # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its
-                # own.
-                metrics.append(SweepMetric(f"epsilon_with_choice_if_secret/{place}", result.epsilon, cost.priced))
+                metrics.append(SweepMetric(f"baseline_loss/{result.task}", None, result.loss))
+            continue
+        cell = f"{result.task}/{metric_part(result.arm.label)}" if several else result.task
+        if not result.diverged:
+            metrics.append(SweepMetric(f"test_loss/{cell}", result.epsilon, result.loss))
+            relative, _ = relative_percent(result, baselines[result.task])
+            if math.isfinite(relative):
+                metrics.append(SweepMetric(f"relative_loss_percent/{cell}", result.epsilon, relative))
+        if (cost := costs.get(number)) is not None and cost.holds is not None:
+            metrics.append(SweepMetric(f"epsilon_with_choice/{cell}", result.epsilon, cost.holds))
+        elif cost is not None and cost.only_seeded:
+            # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its own.
+            metrics.append(SweepMetric(f"epsilon_with_choice_if_secret/{cell}", result.epsilon, cost.priced))
     return metrics
 
 
@@ -63,15 +62,18 @@ def relative_losses(
 def description(document: Document, parent: ParentRun, trial_runs: Iterable[str]) -> str:
     """Returns the description of a pipeline run for MLflow, in Markdown: the result as a table and a picture."""
     run, trial_runs = parent["mlflow_run"], list(trial_runs)
-    links = [f"[Page of this report](#/{run_path(parent['experiment'], run)}/artifacts/{PAGE})"]
+    links = [f"[Page of this report](#/{run_path(parent['experiment'], run, PAGE)})"]
     if trial_runs:
         compare = compare_path(parent["experiment"], trial_runs)
         links.insert(0, f"[Compare the {len(trial_runs)} trials](#/{compare})")
-    pictures = [
-        f"![{figure.name}](get-artifact?path={quote(figure.name)}.png&run_uuid={run})" for figure in document.figures
-    ]
+    pictures = [_picture(figure, run) for figure in document.figures]
     parts = [f"**{document.headline}**", " · ".join(links), *map(table_text, document.tables[:1]), *pictures[:1]]
     return "\n\n".join(part for part in parts if part)
+
+
+def _picture(figure: Figure, run: str) -> str:
+    """Returns a figure from a run's artifacts: the SVG, which has the size that it is read at."""
+    return f"![{figure.title}](get-artifact?path={quote(figure.name)}.svg&run_uuid={run})"
 
 
 def metric_part(label: str) -> str:

@@ -23,12 +23,14 @@ VIEW_TAG = "mlflow.sharedViewState."
 ALL_TRIALS = "trials"
 # The longest value of such a tag.
 _MOST_CHARACTERS = 20_000
+# MLflow shows pages for generative AI unless the address says otherwise or the user has chosen "Model training" before.
+_TRAINING = "workflowType=machine_learning"
 _ALL = "tags.trial != ''"
 _METRICS = ("relative_loss_percent", "test/auc", "test/log_loss", "test/poisson_log_loss", "epsilon", "seconds")
 
 
 class SweepMetric(NamedTuple):
-    """A number of a report at a budget (None without privacy), for the charts of a pipeline run over ε."""
+    """A number of a report, at a budget if it belongs to one, for the charts of a pipeline run over ε."""
 
     name: str
     epsilon: float | None
@@ -38,19 +40,20 @@ class SweepMetric(NamedTuple):
     def step(self) -> int:
         """The step that the number is logged at.
 
-        >>> SweepMetric("test_loss/pctr", 0.5, 0.2).step, SweepMetric("test_loss/pctr", None, 0.2).step
-        (500, 100000)
+        >>> SweepMetric("test_loss/pctr", 0.5, 0.2).step, SweepMetric("baseline_loss/pctr", None, 0.2).step
+        (500, 0)
         """
-        return round(STEPS_PER_EPSILON * (NON_PRIVATE_EPSILON if self.epsilon is None else self.epsilon))
+        return round(STEPS_PER_EPSILON * (self.epsilon or 0))
 
 
-def run_path(experiment: str, run_id: str) -> str:
-    """Returns the path of a run's page.
+def run_path(experiment: str, run_id: str, artifact: str = "") -> str:
+    """Returns the path of a run's page, or of one of its artifacts there.
 
     >>> run_path("1", "0c8f")
-    'experiments/1/runs/0c8f'
+    'experiments/1/runs/0c8f?workflowType=machine_learning'
     """
-    return f"experiments/{experiment}/runs/{run_id}"
+    inside = f"/artifacts/{artifact}" if artifact else ""
+    return f"experiments/{experiment}/runs/{run_id}{inside}?{_TRAINING}"
 
 
 def experiment_path(experiment: str) -> str:
@@ -68,7 +71,7 @@ def compare_path(experiment: str, run_ids: Iterable[str]) -> str:
 
 def trials_view(varies: Sequence[str]) -> tuple[str, str]:
     """Returns the tag of the view of all trials, given the settings that vary: its name and value."""
-    return VIEW_TAG + ALL_TRIALS, json.dumps(_state(_ALL, varies))
+    return VIEW_TAG + ALL_TRIALS, json.dumps({**_state(_ALL, varies), "viewMaximized": False, "runListHidden": False})
 
 
 def comparison_view(run_ids: Iterable[str], varies: Sequence[str]) -> tuple[str, str]:
@@ -82,7 +85,7 @@ def comparison_view(run_ids: Iterable[str], varies: Sequence[str]) -> tuple[str,
 
 
 def _view_path(experiment: str, key: str) -> str:
-    return f"experiments/{experiment}/runs?viewStateShareKey={key}"
+    return f"experiments/{experiment}/runs?{_TRAINING}&viewStateShareKey={key}"
 
 
 def _comparison_key(run_ids: Iterable[str]) -> str:
@@ -91,15 +94,20 @@ def _comparison_key(run_ids: Iterable[str]) -> str:
 
 def _state(query: str, varies: Sequence[str]) -> dict[str, Any]:
     """Returns the state of the UI by the names that MLflow 3.17 stores it under."""
-    section = {"uuid": "comparison", "name": "Comparison", "display": True, "isReordered": True}
+    section = {"uuid": "comparison", "name": "Comparison", "display": True, "isReordered": True, "columns": 1}
+    columns = [
+        *(f"metrics.`{name}`" for name in _METRICS),
+        *(f"params.`{name}`" for name in varies if name != "epsilon"),
+    ]
     return {
         "searchFilter": query,
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
-        "selectedColumns": [
-            *(f"metrics.`{name}`" for name in _METRICS),
-            *(f"params.`{name}`" for name in varies if name != "epsilon"),
-        ],
+        # Ordered by time, trials would be folded under their pipeline runs and be missing in the charts.
+        "orderByKey": "metrics.`relative_loss_percent`",
+        "orderByAsc": True,
+        "selectedColumns": columns,
+        # The charts get the room of the run list and of the header.
+        "viewMaximized": True,
+        "runListHidden": True,
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": _charts(varies),
         "compareRunSections": [{**section, "deleted": False, "isGenerated": False}],

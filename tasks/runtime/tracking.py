@@ -21,6 +21,7 @@ from typing import Any
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
+from tasks.config.dataset import TASK_TITLES
 from tasks.config.loading import Config
 from tasks.config.selection import Selection
 from tasks.data.prepared import Prepared
@@ -74,7 +75,16 @@ def start_pipeline_run(
     cards: Mapping[str, Path],
     trials: Sequence[Trial] = (),
 ) -> ParentRun:
-    """Opens the parent run, with prepared data as inputs and data cards as artifacts. Returns its ids."""
+    """Opens the parent run, with prepared data as inputs and data cards as artifacts. Returns its ids.
+
+    Args:
+        config: The configuration.
+        selection: What the run is about.
+        name: The name of the run's folder.
+        prepared: The data by dataset.
+        cards: The data cards by dataset.
+        trials: All trials of the run, whether trained yet or not.
+    """
     client = open_client()
     varies = varying_settings(trials)
     experiment = _experiment(client, selection.pipeline, config.pipelines[selection.pipeline].title, varies)
@@ -83,10 +93,11 @@ def start_pipeline_run(
         "pipeline": selection.pipeline,
         "profile": selection.profile,
         "data_fingerprint": ",".join(f"{dataset}={data.fingerprint}" for dataset, data in prepared.items()),
+        "run": name,
         "varies": ", ".join(varies),
         "mlflow.note.content": config.pipelines[selection.pipeline].title,
     }
-    run = client.create_run(experiment, run_name=name, tags=tags)
+    run = client.create_run(experiment, run_name=_run_name(selection), tags=tags)
     chosen = {key: value for key, value in selection._asdict().items() if value is not None}
     log_in_batches(client, run.info.run_id, params=chosen)
     client.log_inputs(run.info.run_id, [data_input(data) for data in prepared.values()])
@@ -98,6 +109,11 @@ def start_pipeline_run(
         "pipeline": selection.pipeline,
         "varies": varies,
     }
+
+
+def _run_name(selection: Selection) -> str:
+    budgets = ", ".join(f"{epsilon:g}" for epsilon in selection.epsilons)
+    return f"{selection.profile} · ε {budgets} · {', '.join(TASK_TITLES[task] for task in selection.tasks)}"
 
 
 def data_input(prepared: Prepared) -> DatasetInput:
@@ -195,11 +211,10 @@ def _experiment(client: MlflowClient, name: str, title: str, varies: Sequence[st
 
 
 def _description(title: str, experiment: str) -> str:
-    return f"""{title}.
+    # MLflow shows the first line of a description until the user unfolds it.
+    return f"""**[Trials with their metrics](#/{experiment_path(experiment)})** · {title}
 
-**[Table of all trials with metrics](#/{experiment_path(experiment)})**
-
-A run is a pipeline run, and the runs nested in it are its trials. Open the table above for the trials' metrics and \
+A run is a pipeline run, and the runs nested in it are its trials. Open the link above for the trials' metrics and \
 the parameters that vary, or a pipeline run's description for its result and a comparison of its trials.
 
 - `relative_loss_percent`: how much larger the test loss is than that of the non-private baseline. The loss is \

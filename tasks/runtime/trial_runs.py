@@ -175,6 +175,7 @@ def _open(client: MlflowClient, parent: ParentRun, trial: Trial, started: int, *
         "trial": trial.key,
         "data_fingerprint": trial.data_fingerprint,
         "reused": str(reused).lower(),
+        "mlflow.note.content": trial.label(),
     }
     name = short_name(trial, parent["varies"])
     run_id = client.create_run(parent["experiment"], start_time=started, run_name=name, tags=tags).info.run_id
@@ -193,11 +194,20 @@ def _follow_sweep(client: MlflowClient, run: Run, parent: ParentRun, trial: Tria
         log_in_batches(client, run.info.run_id, params=missing)
 
 
-def _params(parent: ParentRun, trial: Trial) -> dict[str, Any]:
+def _params(parent: ParentRun, trial: Trial) -> dict[str, str]:
     """Returns a trial's settings: those that vary in the sweep under their own names, the others behind a prefix."""
     plain = _ALWAYS_PLAIN | set(parent["varies"])
     settings = {"epsilon": trial.epsilon_label, **trial.flat_settings()}
-    return {name if name in plain else f"unvaried/{name}": value for name, value in settings.items()}
+    return {name if name in plain else f"unvaried/{name}": _text(value) for name, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    """Returns a parameter's value as text, a whole number without a decimal point.
+
+    >>> _text(8.0), _text(0.1), _text("poisson")
+    ('8', '0.1', 'poisson')
+    """
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _times(trial: Trial, record: TrialRecord) -> tuple[int, int]:

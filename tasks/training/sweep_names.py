@@ -48,12 +48,12 @@ def varying_settings(trials: Iterable[Trial]) -> list[str]:
 
 
 def short_name(trial: Trial, varies: Sequence[str]) -> str:
-    """Returns the trial's name within a sweep: what varies there, the budget and the seed.
+    """Returns the trial's name within a sweep: what varies there, and the budget.
 
     The settings of a non-private trial are in its name only if they vary.
     """
     settings = trial.flat_settings()
-    names = [name for name in varies if name not in ("mechanism", "epsilon", "seed")]
+    names = [name for name in varies if name not in ("mechanism", "epsilon")]
     head = [TASK_TITLES[trial.task]] if "task" in names else []
     if trial.epsilon is None:
         head.append("non-private")
@@ -61,7 +61,7 @@ def short_name(trial: Trial, varies: Sequence[str]) -> str:
         head += [_MECHANISMS[trial.mechanism]] if "mechanism" in varies else []
         head.append(_WORDS["epsilon"].format(f"{trial.epsilon:g}"))
     rest = [_words(name, settings[name]) for name in names if name != "task" and name in settings]
-    return " · ".join([*head, *rest, f"seed {trial.seed}"])
+    return " · ".join([*head, *rest])
 
 
 def _place(name: str) -> int:
