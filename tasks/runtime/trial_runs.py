@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow.entities import DatasetInput, Metric, Run
 from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 
 from tasks.privacy.audit_result import AuditResult
@@ -29,6 +28,8 @@ from tasks.training.sweep_names import short_name
 from tasks.training.trial import Trial
 
 if TYPE_CHECKING:
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
     from tasks.training.checkpoint import Progress
     from tasks.training.finished import CurvePoint, TrialRecord
 
@@ -135,6 +136,9 @@ class _LiveRun:
             client.update_run(self._run_id, "RUNNING")
             last = max((m.step for m in client.get_metric_history(self._run_id, "train/loss")), default=-1)
             self._logged = sum(point["step"] <= last for point in progress.curve)
+        # Only a long training needs it.
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
         logging.getLogger("mlflow.system_metrics").setLevel(logging.WARNING)
         self._monitor = SystemMetricsMonitor(self._run_id, resume_logging=True, tracking_uri=tracking_uri())
         self._monitor.start()
@@ -198,6 +202,7 @@ def _params(parent: ParentRun, trial: Trial) -> dict[str, str]:
     """Returns a trial's settings: those that vary in the sweep under their own names, the others behind a prefix."""
     plain = _ALWAYS_PLAIN | set(parent["varies"])
     settings = {"epsilon": trial.epsilon_label, **trial.flat_settings()}
+    del settings["data_fingerprint"]  # the digest of the run's dataset
     return {name if name in plain else f"unvaried/{name}": _text(value) for name, value in settings.items()}
 
 
