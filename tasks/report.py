@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +14,19 @@ from tasks.config.loading import load_config
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.measure import MEASURED, measured_metrics
-from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.privacy.choice_cost import choice_cost, choice_table
 from tasks.privacy.statement import audits_line
 from tasks.reporting.document import Document, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement, Sweep
 from tasks.reporting.exhibits.registry import exhibits
-from tasks.reporting.exhibits.relative_loss import relative_percent
 from tasks.reporting.files import PAGE, report_files, write_report
 from tasks.reporting.index import write_index
 from tasks.reporting.notes import fairness_notes
-from tasks.reporting.results import Outcome, Result, choose
+from tasks.reporting.results import Outcome, choose
 from tasks.reporting.tables import grid_table, settings_table, trials_table
+from tasks.reporting.tracked import description, relative_losses, sweep_metrics
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
+from tasks.runtime.mlflow_views import SweepMetric
 from tasks.runtime.progress import say, say_result
 from tasks.runtime.tracking import log_report, provenance, run_link
 from tasks.training.finished import FinishedTrial
@@ -46,12 +46,16 @@ class _Run(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """What a report says: the exhibit, the tables behind it, notes for the reader, and the metrics for MLflow."""
+    """What a report says: the exhibit, the tables behind it, notes for the reader, and the numbers for MLflow.
+
+    ``relative_losses`` are those of the trials, by their MLflow runs.
+    """
 
     exhibit: Exhibit
     details: Sequence[Table]
     notes: Sequence[str]
-    metrics: Mapping[str, float]
+    metrics: Sequence[SweepMetric]
+    relative_losses: Mapping[str, float | None]
 
 
 def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
@@ -83,7 +87,13 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
         shutil.rmtree(final, ignore_errors=True)  # an earlier report of the same run
     point_latest_at(final)
     index = write_index(home() / "reports")
-    log_report(plan["parent"]["mlflow_run"], contents.metrics, [final / name for name in names])
+    log_report(
+        plan["parent"],
+        metrics=contents.metrics,
+        files=[final / name for name in names],
+        note=description(document, plan["parent"], contents.relative_losses),
+        relative_losses=contents.relative_losses,
+    )
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
     made = report_files(final)
@@ -94,7 +104,7 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
 def _measured(run: _Run) -> _Contents:
     numbers = read_json(run.folder / MEASURED)
     exhibit = exhibits()[run.pipeline.exhibit].make(Measurement(run.pipeline, numbers))
-    return _Contents(exhibit, [], [], measured_metrics(numbers))
+    return _Contents(exhibit, [], [], measured_metrics(numbers), {})
 
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
@@ -120,7 +130,8 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
             trials_table(zip(finished, links, strict=True)),
         ],
         notes=fairness_notes(results),
-        metrics=_metrics(run.pipeline, results, costs),
+        metrics=sweep_metrics(run.pipeline, results, costs),
+        relative_losses=relative_losses(audited, finished, results),
     )
 
 
@@ -145,37 +156,6 @@ def _ceilings(run: _Run) -> dict[TaskName, Mapping[str, float]]:
         if found := (prepared.ceiling or {}).get("tasks", {}).get(task):
             ceilings[task] = found
     return ceilings
-
-
-def _metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[int, ChoiceCost]) -> dict[str, float]:
-    """Returns each cell's numbers, named by its task, its method if there are several, and its budget."""
-    metrics = {}
-    baselines = {result.task: result for result in results if result.epsilon is None}
-    several = bool(pipeline.columns) or len({result.arm for result in results if result.epsilon is not None}) > 1
-    for number, result in enumerate(results):
-        arm = [_metric_part(result.arm.label)] if several and result.epsilon is not None else []
-        name = ".".join([result.task, *arm, result.trial.epsilon_label])
-        if not result.diverged:
-            metrics[f"test_loss.{name}"] = result.loss
-            relative, _ = relative_percent(result, baselines[result.task])
-            if math.isfinite(relative):
-                metrics[f"relative_loss_percent.{name}"] = relative
-        if (cost := costs.get(number)) is not None and cost.holds is not None:
-            metrics[f"epsilon_with_choice.{name}"] = cost.holds
-        elif cost is not None and cost.only_seeded:
-            # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its own.
-            metrics[f"epsilon_with_choice_if_secret.{name}"] = cost.priced
-    return metrics
-
-
-def _metric_part(label: str) -> str:
-    """Returns a method's name with the characters that MLflow allows in a metric.
-
-    >>> _metric_part("batch 8,192 · 32 epochs")
-    'batch_8192_32_epochs'
-    """
-    kept = "".join(c if c.isalnum() or c in "._-" else " " for c in label.replace(",", ""))
-    return "_".join(kept.split())
 
 
 def _document(run: _Run, contents: _Contents) -> Document:

@@ -231,8 +231,8 @@ def _fingerprint(ordered: np.ndarray, gaps: np.ndarray, examples: int) -> int:
     around[:-1], around[-1] = gaps, ordered[0] + (examples - ordered[-1])
     widest = int(around.argmax())
     # Processors have instructions for SHA-256, so it is faster here than BLAKE2.
-    hashed = hashlib.sha256(around[widest:])
-    hashed.update(around[:widest])
+    hashed = hashlib.sha256(around[widest:].data)
+    hashed.update(around[:widest].data)
     return int.from_bytes(hashed.digest()[:8], "little")
 
 

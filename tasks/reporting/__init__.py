@@ -5,6 +5,6 @@ Belongs here: what a report says (``document``), how results are chosen and comp
 ``plots``, ``markdown``, ``terminal``). Does not belong here: training, accounting, or reading a trial's folder.
 
 Doors: ``files`` writes a report, ``index`` the list of all reports, ``data_card`` the page of a prepared dataset,
-``terminal`` prints a report, ``tables`` and ``notes`` have the tables and caveats below one. Exhibits use
-``document``, ``results``, ``plots`` and ``wording``.
+``terminal`` prints a report, ``tracked`` is what it logs to MLflow, ``tables`` and ``notes`` have the tables and
+caveats below one. Exhibits use ``document``, ``results``, ``plots`` and ``wording``.
 """

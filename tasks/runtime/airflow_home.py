@@ -53,7 +53,6 @@ def airflow_environment(folder: Path) -> dict[str, str]:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_database(folder)}",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(folder / "logs" / "dag_processor"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(folder / "plugins"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
         # Safe mode skips files without the words "dag" and "airflow"; dags/.airflowignore names those to skip.
         "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",

@@ -1,4 +1,4 @@
-"""The error that a user can fix, and which other errors may pass."""
+"""The error that a user can fix, which other errors may pass, and the one that stops a trial for another's sake."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class UserError(Exception):
     The command line prints the message without a traceback and exits with status 2. Any other exception is a bug of
     ours and keeps its traceback.
     """
+
+
+class Stopped(Exception):
+    """A trial was abandoned because another one of its group failed."""
 
 
 def may_pass(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from tasks.config.loading import config_path, load_config
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.moved_store import adopt_artifacts
 from tasks.runtime.processes import Programs, running, until_signalled
 from tasks.runtime.progress import say
 from tasks.runtime.running_servers import Addresses, as_the_running_servers
@@ -116,6 +117,7 @@ def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
 def _mlflow_arguments(host: str, port: int) -> list[str]:
     store = home() / "mlflow"
     store.mkdir(parents=True, exist_ok=True)
+    adopt_artifacts(store)
     return [
         *("--host", host, "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{store / 'mlflow.db'}"),

@@ -11,7 +11,7 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -36,11 +36,16 @@ PUBLIC_NAME = "public_name.txt"
 
 
 class CurvePoint(TypedDict):
-    """The losses at one evaluation of the validation split; None where they are not finite."""
+    """The losses at one evaluation of the validation split; None where they are not finite.
+
+    ``validation_metrics`` has the metrics that are finite, by the names of ``losses.OBJECTIVES``. Records of earlier
+    versions have none.
+    """
 
     step: int
     train_loss: float | None
     validation_loss: float | None
+    validation_metrics: NotRequired[dict[str, float]]
 
 
 class TrialRecord(TypedDict):
@@ -53,9 +58,15 @@ class TrialRecord(TypedDict):
       vocabulary: The kind and numbers of the dataset's vocabulary.
       validation_loss: At the last evaluation; None if it was not finite.
       test_loss: None if the run diverged.
+      test_metrics: Finite metrics of the test split, by the names of ``losses.OBJECTIVES``; none if the run diverged.
+        Records of earlier versions have none.
       loss_name: The name of the reported loss, such as ``auc_loss``.
       curve: The losses at each evaluation.
       steps: The number of steps that updated the model.
+      seconds: The time spent on steps and evaluations, over all attempts.
+      started: When the first attempt began, in seconds since 1970. Records of earlier versions have neither this nor
+        ``ended``.
+      ended: When the last attempt ended.
       final_l2_clip_norm: The clip norm after the last step; differs from the first if it is adaptive.
       parameters: The number of parameters.
       examples: The number of training examples, without canaries.
@@ -70,10 +81,13 @@ class TrialRecord(TypedDict):
     vocabulary: VocabularyFacts
     validation_loss: float | None
     test_loss: float | None
+    test_metrics: NotRequired[dict[str, float]]
     loss_name: str
     curve: list[CurvePoint]
     steps: int
     seconds: float
+    started: NotRequired[float]
+    ended: NotRequired[float]
     steps_per_second: float
     final_l2_clip_norm: float | None
     parameters: int

@@ -96,9 +96,9 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     parent, children = nested_runs(home)
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["pipeline"] == "relative_loss"
-    assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
+    assert {"mlflow.source.git.commit", "mlflow.user", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
     for name in ("relative_loss_percent", "test_loss", "epsilon_with_choice_if_secret"):
-        assert f"{name}.pctr.10" in parent.data.metrics
+        assert f"{name}/pctr" in parent.data.metrics
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"data_cards", *FILES}
     cards = [Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "data_cards")]
@@ -108,16 +108,14 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     # Three tasks, each with one baseline and 2 budgets × 2 clip norms.
     assert len(children) == 15
     assert all(child.info.status == "FINISHED" for child in children)
-    private = next(c for c in children if c.data.tags["epsilon"] == "1" and c.data.tags["task"] == "pctr")
-    assert {"optimizer", "learning_rate", "batch_size", "l2_clip_norm", "noise_multiplier", "epsilon", "seed"} <= set(
-        private.data.params
-    )
-    assert {"validation_loss", "test_loss", "epsilon", "noise_multiplier", "steps_per_second"} <= set(
+    private = next(c for c in children if c.data.params["epsilon"] == "1" and c.data.params["task"] == "pctr")
+    assert {"l2_clip_norm", "noise_multiplier", "epsilon", "seed", "unvaried/optimizer"} <= set(private.data.params)
+    assert {"validation/auc", "test/auc", "test/log_loss", "epsilon", "relative_loss_percent"} <= set(
         private.data.metrics
     )
-    assert {"data_fingerprint", "git_commit", "lock_hash"} <= set(private.data.tags)
+    assert {"data_fingerprint", "mlflow.source.git.commit", "lock_hash"} <= set(private.data.tags)
     assert private.data.metrics["epsilon"] <= 1.0
-    assert len(client.get_metric_history(private.info.run_id, "validation_auc_loss")) == 2
+    assert len(client.get_metric_history(private.info.run_id, "validation/auc")) == 2
     assert [file.path for file in client.list_artifacts(private.info.run_id)] == ["privacy_statement.md"]
 
 

@@ -9,14 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 import tasks.training.finished
 from tasks.measure import measure
 from tasks.report import report
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json
+from tasks.runtime.mlflow_views import compare_path
 from tasks.training.items import read_plan
 from tests.support.documents import Page, assert_self_contained
 from tests.support.reports import (
@@ -117,14 +120,62 @@ def test_mlflow_has_the_report_on_the_parent_run(here: Path, clips: Ran) -> None
     assert parent.info.status == "FINISHED"
     assert artifacts(here, parent.info.run_id) == {"data_cards", *FILES}
     losses = {row["method"] + row["epsilon"]: float(row["loss_mean"]) for row in read_csv(clips.report / "table.csv")}
-    metrics = parent.data.metrics
-    for method, epsilon in ((1, 2), (1, 8), (3, 2), (3, 8)):
-        name = f"pcvr.C_{method}.{epsilon}"
-        assert metrics[f"test_loss.{name}"] == pytest.approx(losses[f"C = {method}{epsilon}"], rel=1e-6)
-        assert metrics[f"epsilon_with_choice_if_secret.{name}"] > epsilon / 2
+    assert parent.data.metrics["baseline_loss/pcvr"] == pytest.approx(losses["non-privateinf"], rel=1e-6)
+    for method in (1, 3):
+        # Over ε: at a thousand steps for each unit of it.
+        curve = history(here, parent.info.run_id, f"test_loss/pcvr/C_{method}")
+        assert curve == {2000: pytest.approx(losses[f"C = {method}2"]), 8000: pytest.approx(losses[f"C = {method}8"])}
+        relative = history(here, parent.info.run_id, f"relative_loss_percent/pcvr/C_{method}")
+        assert set(relative) == {2000, 8000}
+        assert parent.data.metrics[f"epsilon_with_choice_if_secret/pcvr/C_{method}"] > 4
     assert len(children) == 10
     assert {child.info.status for child in children} == {"FINISHED"}
     assert {child.data.tags["reused"] for child in children} == {"false"}
+
+
+def history(here: Path, run_id: str, metric: str) -> dict[int, float]:
+    """Returns the values of a metric by step."""
+    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
+    return {point.step: point.value for point in client.get_metric_history(run_id, metric)}
+
+
+def test_mlflow_compares_the_trials_at_once(here: Path, clips: Ran) -> None:
+    """Trials have the same few metrics, the relative loss among them, and the sweep has a view of them."""
+    parent, children = mlflow_runs(here, clips)
+    common = {"relative_loss_percent", "epsilon", "epsilon_lower", "steps_per_second", "seconds", "train/loss"}
+    scores = {f"{split}/{metric}" for split in ("test", "validation") for metric in ("auc", "log_loss")}
+    losses = {one["test_loss"] for one in all_records(here)}
+    baseline = parent.data.metrics["baseline_loss/pcvr"]
+    for child in children:
+        assert set(child.data.metrics) == common | scores
+        loss = 1 - child.data.metrics["test/auc"]
+        assert any(loss == pytest.approx(known, rel=1e-9) for known in losses)
+        assert child.data.metrics["relative_loss_percent"] == pytest.approx(100 * (loss - baseline) / baseline)
+        private = child.data.params["epsilon"] != "inf"
+        assert child.data.metrics["epsilon"] == pytest.approx(float(child.data.params["epsilon"]), rel=0.01) or (
+            not private and child.data.metrics["epsilon"] == child.data.metrics["epsilon_lower"] == 100
+        )
+        plain = {name for name in child.data.params if "/" not in name}
+        mechanism = {"l2_clip_norm", "noise_multiplier"} if private else set()
+        assert plain == {"task", "mechanism", "epsilon", "seed"} | mechanism
+        assert child.data.params["unvaried/batch_size"]
+    names = {child.info.run_name for child in children}
+    assert {"non-private · seed 0", "ε 2 · C 1 · seed 0", "ε 8 · C 3 · seed 1"} <= names
+    assert len(names) == 10
+
+    note = parent.data.tags["mlflow.note.content"]
+    compare = compare_path(parent.info.experiment_id, [child.info.run_id for child in children])
+    assert f"(#/{compare})" in note
+    assert "| ε" in note
+    assert f"get-artifact?path=figure.svg&run_uuid={parent.info.run_id}" in note
+    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment(parent.info.experiment_id)
+    key = parse_qs(compare.partition("?")[2])["viewStateShareKey"][0]
+    view = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
+    found = client.search_runs([experiment.experiment_id], view["searchFilter"], order_by=[f"{view['orderByKey']} ASC"])
+    assert {run.info.run_id for run in found} == {child.info.run_id for child in children}
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "100 stands for ∞" in experiment.tags["mlflow.note.content"]
 
 
 def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -> None:
@@ -135,9 +186,14 @@ def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -
     assert again.report != clips.report
     assert (again.report / "table.csv").read_text() == (clips.report / "table.csv").read_text()
     assert (again.report / "figure.svg").read_text() == (clips.report / "figure.svg").read_text()
-    _, children = mlflow_runs(here, again)
-    assert [child.data.tags["reused"] for child in children] == ["true"] * 10
-    assert {child.info.status for child in children} == {"FINISHED"}
+    # The trials have their runs already: the new parent has none of its own, and shows the earlier ones.
+    parent, children = mlflow_runs(here, again)
+    assert children == []
+    first, earlier = mlflow_runs(here, clips)
+    compare = compare_path(first.info.experiment_id, [child.info.run_id for child in earlier])
+    assert f"[Compare the 10 trials](#/{compare})" in parent.data.tags["mlflow.note.content"]
+    for child in earlier:
+        assert len(history(here, child.info.run_id, "epsilon")) == 1
 
 
 def test_another_pipeline_finds_the_trials_that_it_shares(here: Path, clips: Ran) -> None:
@@ -205,7 +261,7 @@ def test_a_report_that_is_made_again_is_new(here: Path, clips: Ran) -> None:
     assert "0.7700" in (ran.report / "report.md").read_text()
     assert {path.name for path in ran.report.iterdir()} == FILES
     _, children = mlflow_runs(here, ran)
-    assert len(children) == 2 + 4
+    assert children == [], "they are runs of an earlier parent"
 
 
 def test_a_report_parses_each_record_once(here: Path, clips: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +289,7 @@ def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
     assert 0 < float(rows["sgd · 0.1", "8"]["loss_mean"]) < 1
     assert (rates.report / "report.md").read_text().count("diverged") >= 4
     parent, _ = mlflow_runs(here, rates)
-    assert "test_loss.pcvr.sgd_0.1.8" in parent.data.metrics
+    assert "test_loss/pcvr/sgd_0.1" in parent.data.metrics
     assert not any("1e_30" in name or "1e+30" in name for name in parent.data.metrics if "test_loss" in name)
     # A run that diverged has no guarantee to give: no ε, no budget kept, no price of the choice.
     assert not any("1e+30" in name for name in parent.data.metrics if "epsilon" in name)
@@ -265,7 +321,7 @@ def test_any_settings_are_compared(here: Path, clips: Ran) -> None:
     summary = json.loads((compared.report / "summary.json").read_text())
     assert summary["headline"].startswith("pCVR, test AUC, chosen by validation: at ε = 2 ")
     parent, _ = mlflow_runs(here, compared)
-    assert "test_loss.pcvr.adam_0.01_C_3.8" in parent.data.metrics
+    assert "test_loss/pcvr/adam_0.01_C_3" in parent.data.metrics
 
 
 def test_responses_on_labels_are_paid_for_once(here: Path, clips: Ran) -> None:
@@ -319,5 +375,5 @@ def test_curves_are_reported_without_training(here: Path) -> None:
     parent, children = mlflow_runs(here, ran)
     assert (parent.info.status, children) == ("FINISHED", [])
     assert "page.html" in artifacts(here, parent.info.run_id)
-    logged = {f"noise_std.fixed_{row['fixed']}.{row['epsilon']}.{row['batch_size']}" for row in rows}
+    logged = {f"noise_std/fixed_{row['fixed']}/batch_{row['batch_size']}" for row in rows}
     assert set(parent.data.metrics) == logged

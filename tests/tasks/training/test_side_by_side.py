@@ -18,12 +18,13 @@ from dp_core.models.spec import MLPSpec
 from dp_core.training.step import make_trainer
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
+from tasks.runtime.errors import Stopped
 from tasks.runtime.home import home
 from tasks.train import train
-from tasks.training.loop import Stopped, run_trial
+from tasks.training.loop import run_trial
 from tasks.training.side_by_side import first_alone, side_by_side, trials_at_once
 from tasks.training.trial import Trial
-from tests.support.trials import label_trial, make_prepared, make_trial, parameters_of, record_of
+from tests.support.trials import TIMES, label_trial, make_prepared, make_trial, parameters_of, record_of
 
 SECONDS = 30.0  # longer than any of these takes, unless something hangs
 
@@ -60,7 +61,7 @@ def group_of(trials: list[Trial], prepared: Prepared) -> dict[str, Any]:
 
 
 def results_of(trial: Trial) -> tuple[Any, dict[str, np.ndarray]]:
-    timeless = {key: value for key, value in record_of(trial).items() if key not in ("seconds", "steps_per_second")}
+    timeless = {key: value for key, value in record_of(trial).items() if key not in TIMES}
     return timeless, parameters_of(trial)
 
 
