@@ -22,14 +22,16 @@ from tasks.reporting.document import Document, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement, Sweep
 from tasks.reporting.exhibits.registry import exhibits
 from tasks.reporting.exhibits.relative_loss import relative_percent
-from tasks.reporting.files import PAGE, report_files, write_report
+from tasks.reporting.files import PAGE, STATEMENTS, report_files, write_report
 from tasks.reporting.index import write_index
 from tasks.reporting.notes import fairness_notes
 from tasks.reporting.results import Outcome, Result, choose
-from tasks.reporting.tables import grid_table, settings_table, trials_table
+from tasks.reporting.tables import ListedTrial, measured_settings, settings_table, settings_that_varied, trials_table
+from tasks.reporting.targets import compare_target, run_target
+from tasks.reporting.terminal import report_text
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
-from tasks.runtime.progress import say
-from tasks.runtime.tracking import log_report, provenance, run_link
+from tasks.runtime.progress import note, say
+from tasks.runtime.tracking import log_report, provenance
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, Plan, PlannedTrial, read_plan
 from tasks.training.logged import find_finished
@@ -47,12 +49,19 @@ class _Run(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """What a report says: the exhibit, the tables behind it, notes for the reader, and the metrics for MLflow."""
+    """What a report says: the exhibit, what stands behind it, notes for the reader, and the metrics for MLflow.
+
+    Attributes:
+        statements: The privacy statements of the trials, by their anchors.
+        runs: The ids of the trials' runs in MLflow.
+    """
 
     exhibit: Exhibit
     details: Sequence[Table]
     notes: Sequence[str]
     metrics: Mapping[str, float]
+    statements: Mapping[str, str]
+    runs: Sequence[str]
 
 
 def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
@@ -76,15 +85,21 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
         prepared={name: open_prepared(Path(path)) for name, path in plan["prepared"].items()},
     )
     contents = _trained(run, new) if run.grids.trains else _measured(run)
-    document = _document(run, contents)
+    only_for_tests = config.profile(selection["profile"]).only_for_tests
+    document = _document(run, contents, only_for_tests=only_for_tests)
 
     final = home() / "reports" / selection["pipeline"] / run.folder.name
     with whole_directory(final) as folder:
         names = [path.name for path in write_report(folder, document)]
         shutil.rmtree(final, ignore_errors=True)  # an earlier report of the same run
-    point_latest_at(final)
+    point_latest_at(final, f"latest-{selection['profile']}")
+    if not only_for_tests:
+        point_latest_at(final)
     index = write_index(home() / "reports")
     log_report(plan["parent"]["mlflow_run"], contents.metrics, [final / name for name in names])
+    # For the log of the step. Who runs the pipeline in a terminal sees the same at the end.
+    for line in report_text(final).splitlines():
+        note(line)
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
     return report_files(final)
@@ -93,7 +108,7 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
 def _measured(run: _Run) -> _Contents:
     numbers = read_json(run.folder / MEASURED)
     exhibit = exhibits()[run.pipeline.exhibit].make(Measurement(run.pipeline, numbers))
-    return _Contents(exhibit, [], [], measured_metrics(numbers))
+    return _Contents(exhibit, [measured_settings(run.grids)], [], measured_metrics(numbers), {}, [])
 
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
@@ -110,17 +125,34 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
         if result.epsilon is not None
     }
     epsilons = {item["trial"]: item["epsilon"] for item in audited}
-    links = [run_link(run.plan["parent"]["experiment"], item["mlflow_run"]) for item in audited]
+    chosen = {outcome.trial for result in results for outcome in result.chosen}
+    experiment = run.plan["parent"]["experiment"]
+    listed = [
+        ListedTrial(
+            one, one.trial in chosen, run_target(experiment, item["mlflow_run"]), f"{STATEMENTS}#{_anchor(number)}"
+        )
+        for number, (one, item) in enumerate(zip(finished, audited, strict=True), 1)
+    ]
     return _Contents(
         exhibit=spec.make(Sweep(run.pipeline, results, _ceilings(run))),
         details=[
             settings_table(results, epsilons),
             choice_table(results, costs, epsilons),
-            trials_table(zip(finished, links, strict=True)),
+            trials_table(listed),
+            *settings_that_varied([one.trial for one in finished]),
         ],
         notes=fairness_notes(results),
         metrics=_metrics(run.pipeline, results, costs),
+        statements={
+            _anchor(number): one.statement.read_text(encoding="utf-8") for number, one in enumerate(finished, 1)
+        },
+        runs=[item["mlflow_run"] for item in audited],
     )
+
+
+def _anchor(number: int) -> str:
+    """Returns the anchor of a trial's statement. It is not the trial's key, which statements do not have."""
+    return f"trial-{number}"
 
 
 def _audited(planned: Sequence[PlannedTrial], new: Iterable[AuditedTrial]) -> list[AuditedTrial]:
@@ -173,7 +205,7 @@ def _metric_part(label: str) -> str:
     return "_".join(kept.split())
 
 
-def _document(run: _Run, contents: _Contents) -> Document:
+def _document(run: _Run, contents: _Contents, *, only_for_tests: bool) -> Document:
     selection, exhibit, parent = run.plan["selection"], contents.exhibit, run.plan["parent"]
     title, _, of_the_paper = run.pipeline.title.partition(" (")
     return Document(
@@ -189,10 +221,13 @@ def _document(run: _Run, contents: _Contents) -> Document:
         tables=exhibit.tables,
         findings=exhibit.findings,
         notes=[*exhibit.notes, *contents.notes],
-        details=[*contents.details, grid_table(run.grids)],
+        details=contents.details,
         cards={name: prepared.data_card.read_text(encoding="utf-8") for name, prepared in run.prepared.items()},
+        statements=contents.statements,
         provenance=provenance(run.prepared),
-        mlflow_link=run_link(parent["experiment"], parent["mlflow_run"]),
+        mlflow_link=run_target(parent["experiment"], parent["mlflow_run"]),
+        compare_link=compare_target(parent["experiment"], contents.runs) if len(contents.runs) > 1 else "",
+        only_for_tests=only_for_tests,
     )
 
 

@@ -58,7 +58,7 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     if process.returncode != 0 or errors:
         reasons = "\n".join(dict.fromkeys(errors)) or "a task failed unexpectedly"
         raise UserError(f"{reasons}\n(the run failed; full log: {log})")
-    return report_files(home() / "reports" / selection.pipeline / "latest")
+    return report_files(home() / "reports" / selection.pipeline / f"latest-{selection.profile}")
 
 
 class _TrialsLeft:

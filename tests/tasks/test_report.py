@@ -46,7 +46,8 @@ def clips(here: Path) -> Ran:
 
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "grid.csv"),
+    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "varied.csv", "fixed.csv"),
+    *("statements.html", "data_card_tiny_clicks.html"),
 }
 
 
@@ -98,14 +99,18 @@ def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
     assert len(trials) == 10
     assert {row["audit"] for row in trials} == {"passed"}
     for row in trials:
-        if row["ε budget"] != "∞":
-            assert float(row["ε at least"]) <= float(row["ε audited"]) <= float(row["ε budget"])
+        if row["epsilon_budget"] != "inf":
+            assert float(row["epsilon_lower"]) <= float(row["epsilon"]) <= float(row["epsilon_budget"])
+    # Each clip norm is a method of its own, so validation had nothing to choose among.
+    assert {row["chosen"] for row in trials} == {"True"}
     choice = read_csv(clips.report / "choice.csv")
     assert [row["trainings"] for row in choice] == ["2"] * 4
     assert all(float(row["ε of the run"]) < float(row["ε with the choice, if secret"]) for row in choice)
-    grid = {row["setting"]: row["values"] for row in read_csv(clips.report / "grid.csv")}
-    assert (grid["epsilons"], grid["tasks.pcvr.dp_sgd.l2_clip_norm"]) == ("2.0, 8.0", "1.0, 3.0")
-    assert grid["tasks.pcvr.dp_sgd.model"] == "mlp"
+    varied = {row["setting"]: (row["values"], row["where"]) for row in read_csv(clips.report / "varied.csv")}
+    assert varied == {"ε budget": ("2, 8", "DP-SGD"), "clip norm C": ("1, 3", "DP-SGD"), "seed": ("0, 1", "all")}
+    fixed = [(row["setting"], row["value"], row["where"]) for row in read_csv(clips.report / "fixed.csv")]
+    assert ("model", "mlp, layers 8", "all") in fixed
+    assert {("optimiser", "yogi", "non-private"), ("optimiser", "sgd", "DP-SGD")} <= set(fixed)
 
 
 def all_records(here: Path) -> list[Mapping[str, Any]]:
@@ -188,7 +193,7 @@ def test_a_changed_number_trains_only_what_it_touches(here: Path, clips: Ran, ol
 
 def test_a_plan_that_is_not_trained_has_no_report(here: Path, clips: Ran) -> None:
     found = planned("clips", epsilons=[9])
-    with pytest.raises(UserError, match=r"trial 3 \(pcvr · ε=9 .* is not trained yet"):
+    with pytest.raises(UserError, match=r"trial 3 \(pCVR · ε=9 .* is not trained yet"):
         report(found["run"])
     assert not (here / "home" / "reports" / "clips" / Path(found["run"]).name).exists()
 
@@ -238,8 +243,8 @@ def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
     # A run that diverged has no guarantee to give: no ε, no budget kept, no price of the choice.
     assert not any("1e+30" in name for name in parent.data.metrics if "epsilon" in name)
     trials = read_csv(rates.report / "trials.csv")
-    gone = [row for row in trials if "1e+30" in row["trial"]]
-    assert [(row["audit"], row["ε audited"]) for row in gone] == [("diverged", "–")] * 4
+    gone = [row for row in trials if "1e+30" in row["name"]]
+    assert [(row["audit"], row["epsilon"]) for row in gone] == [("diverged", "")] * 4
     choice = {row["method"]: row["ε with the choice, if secret"] for row in read_csv(rates.report / "choice.csv")}
     assert choice["sgd · 1e+30"] == "none"
     assert float(choice["sgd · 0.1"]) > 0
@@ -312,7 +317,7 @@ def test_curves_are_reported_without_training(here: Path) -> None:
         assert int(row["steps"]) == (10 if row["fixed"] == "steps" else 2400 / size)
     folder = Path(files["page"]).parent
     assert {path.name for path in folder.iterdir()} == {
-        *("page.html", "report.md", "summary.json", "table.csv", "grid.csv"),
+        *("page.html", "report.md", "summary.json", "table.csv", "fixed.csv", "data_card_tiny_clicks.html"),
         *("figure_a.svg", "figure_a.png", "figure_b.svg", "figure_b.png"),
     }
     ran = Ran(Path(found["run"]), 0, folder, files)
