@@ -97,9 +97,10 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
         point_latest_at(final)
     index = write_index(home() / "reports")
     log_report(plan["parent"]["mlflow_run"], contents.metrics, [final / name for name in names])
-    # For the log of the step. Who runs the pipeline in a terminal sees the same at the end.
+    # For the log of the step. Who runs the pipeline in a terminal sees the same at the end. Indented, because a line
+    # that begins with ✗ would be taken for an error.
     for line in report_text(final).splitlines():
-        note(line)
+        note(f"  {line}")
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
     return report_files(final)

@@ -14,7 +14,7 @@ from tasks.logs.formats import LOG_FORMATS
 
 TaskName = Literal["pctr", "pcvr", "pconvs"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
-# The names of the tasks in text for people.
+# The tasks in text for people.
 TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 TimeFormat = Literal["seconds", "milliseconds", "microseconds", "iso8601"]
 # The unit that times of a format are read in.

@@ -90,8 +90,8 @@ def read_data_cards(home: Path, *, served: bool = False) -> list[DataCard]:
 
     Args:
         home: The home folder.
-        served: Whether links are those of the reports server, ``/data/<dataset>/<fingerprint>.html``, or paths of
-            files relative to ``reports``.
+        served: Whether links are those of the reports server, ``/data/<dataset>/<folder>/data_card.html``, or paths
+            of files relative to ``reports``.
     """
     found = []
     for dataset in _folders(home / "data"):
@@ -101,8 +101,7 @@ def read_data_cards(home: Path, *, served: bool = False) -> list[DataCard]:
                 written = datetime.datetime.fromtimestamp(file.stat().st_mtime, datetime.UTC)
             except OSError:
                 continue
-            parts = quote(dataset.name), quote(folder.name)
-            link = "/data/{}/{}.html".format(*parts) if served else "../data/{}/{}/data_card.html".format(*parts)
+            link = f"{'/' if served else '../'}data/{quote(dataset.name)}/{quote(folder.name)}/{file.name}"
             found.append(DataCard(dataset.name, folder.name, file, f"{written:%Y-%m-%d %H:%M UTC}", link))
     return sorted(found, key=lambda card: (card.prepared, card.dataset, card.fingerprint), reverse=True)
 

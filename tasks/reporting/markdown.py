@@ -7,6 +7,7 @@ import re
 from rich.cells import cell_len
 
 from tasks.reporting.document import SIGNS, Cell, Document, Table, flat, numeric_columns
+from tasks.reporting.targets import IN_MLFLOW
 from tasks.reporting.typesetting import Run, runs
 
 
@@ -28,7 +29,8 @@ def as_markdown(document: Document) -> str:
         _section("Notes", "\n\n".join(map(_paragraph, document.notes))),
         _section("Command", _fenced(document.command)),
         *map(_table_section, document.details),
-        _section("Provenance", _table(Table("", "", ["name", "value"], provenance))),
+        _section("Provenance", table_text(Table("", "", ["name", "value"], provenance))),
+        f"MLflow: {_plain(document.mlflow_link.removeprefix(IN_MLFLOW))}" if document.mlflow_link else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -73,12 +75,15 @@ def _fenced(command: str) -> str:
 
 
 def _table_section(table: Table) -> str:
-    parts = [f"## {_plain(table.title)}", _paragraph(table.caption), _table(table)]
+    parts = [f"## {_plain(table.title)}", _paragraph(table.caption), table_text(table)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(table: Table) -> str:
-    """Pads columns to a common width, so that the text also reads as a table where Markdown is not rendered."""
+def table_text(table: Table) -> str:
+    """Returns the rows of a table.
+
+    Pads columns to a common width, so that the text also reads as a table where Markdown is not rendered.
+    """
     if not table.rows:
         return ""
     texts = [[_plain(column) for column in table.columns]]

@@ -156,7 +156,7 @@ def error_bars_text(results: Sequence[Result]) -> str:
     seeds = max(len(result.chosen) for result in results)
     if seeds == 1:
         return "One seed: no error bars."
-    return f"Error bars: one standard deviation over {seeds} seeds; what shares an ε is drawn side by side."
+    return f"Error bars: one standard deviation over {seeds} seeds; points at the same x are drawn side by side."
 
 
 def noise_text(results: Sequence[Result]) -> str:

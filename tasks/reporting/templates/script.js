@@ -30,6 +30,7 @@ function mendLinks() {
   if (index && place === "served") index.href = "/";
   if (place !== "frame") return;
   index?.closest("p").remove();
+  for (const note of document.querySelectorAll(".in-frame")) note.hidden = false;
   for (const link of document.querySelectorAll("a[href]:not([href^='#'])")) asText(link);
 }
 

@@ -124,7 +124,9 @@ def test_data_cards_and_servers_are_linked(tmp_path: Path) -> None:
     cards = read_data_cards(tmp_path, served=True)
     page = Page(index_page(read_summaries(reports), served=True, data_cards=cards))
     links = [found["href"] or "" for found in page.all("a")]
-    assert {"/go/airflow", "/go/mlflow", "/data/logs/0a.html", "/data/my%20clicks/1b.html"} <= set(links)
+    assert {"/go/airflow", "/go/mlflow", "/data/logs/0a/data_card.html", "/data/my%20clicks/1b/data_card.html"} <= set(
+        links
+    )
     assert {card.file.read_text() for card in cards} == {"<p>"}
     empty = Page(index_page([], served=True))
     assert "/go/airflow" in [found["href"] for found in empty.all("a")]
