@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -111,6 +112,50 @@ def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
     fixed = [(row["setting"], row["value"], row["where"]) for row in read_csv(clips.report / "fixed.csv")]
     assert ("model", "mlp, layers 8", "all") in fixed
     assert {("optimiser", "yogi", "non-private"), ("optimiser", "sgd", "DP-SGD")} <= set(fixed)
+
+
+def test_a_result_that_means_nothing_says_so_and_does_not_overwrite(
+    here: Path, clips: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (clips.report.parent / "latest").resolve()
+    found = planned("clips")
+    configure(here, "evaluations: 2", "evaluations: 2, only_for_tests: true")
+    try:
+        made = Path(report(found["run"])["page"])
+    finally:
+        configure(here)
+    assert (clips.report.parent / "latest").resolve() == before
+    assert (clips.report.parent / "latest-tiny").resolve() == made.parent
+    assert "only for tests" in made.read_text().split('class="headline"')[0].split("<main>")[1]
+    index = (here / "home" / "reports" / "index.html").read_text().split("All runs")[0]
+    assert f"clips/{made.parent.name}/" not in index
+    # The log of the step has what the terminal shows; none of its lines is taken for a progress line or an error.
+    log = capsys.readouterr().out
+    summary = read_json(made.parent / "summary.json")
+    assert summary["headline"] in log
+    assert all(claim["claim"] in log for claim in summary["claims"])
+    assert all(cell in log for row in summary["table"]["rows"] for cell, _ in row)
+    assert not any(line.startswith("✗") for line in log.splitlines())
+
+
+def test_every_trial_has_a_statement_and_links(clips: Ran) -> None:
+    html, statements = ((clips.report / name).read_text() for name in ("page.html", "statements.html"))
+    page, anchors = Page(html), {found["id"] for found in Page(statements).all("section")}
+    assert_self_contained(statements)
+    links = [found["href"] or "" for found in page.all("a")]
+    assert [link for link in links if "statements" in link] == [f"statements.html#trial-{n}" for n in range(1, 11)]
+    assert anchors == {f"trial-{number}" for number in range(1, 11)}
+    paths = [found["data-mlflow"] or "" for found in page.all("span") if "data-mlflow" in found]
+    assert sum("/runs/" in path for path in paths) == 10 + 1
+    head, *rows = page.tables["table-trials"]
+    assert head[:6] == ["task", "method", "ε budget", "clip norm C", "seed", "chosen"]
+    assert "test AUC" in head
+    assert {row[0] for row in rows} == {"pCVR"}
+    # What a reader of the page meets is typeset: no backquotes, no hyphens for minus signs, no name of configuration.
+    assert "`" not in page.text + Page(statements).text
+    assert not re.search(r"(?<![\w.)\]-])-\d", page.text.replace("EPSILONS=-", ""))
+    assert "pcvr" not in page.text
+    assert "L_" not in page.text
 
 
 def all_records(here: Path) -> list[Mapping[str, Any]]:
