@@ -6,12 +6,14 @@ machine, so tests read a plot back as XML and compare exact places. Reports need
 Matplotlib figure would take about as much code to style, and adds a second to the start of each task (it is installed
 only because MLflow needs it). A chart that needs more than this module offers is a reason to decide anew.
 
-Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Series also differ by marker, and by
-dashes where there are more series than colours, so plots can be read in grey.
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish; in a dark page, lighter ones of the same
+hues. Series also differ by marker, and by dashes where there are more series than colours, so plots can be read in
+grey.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from tasks.reporting.axes import extent, heights, log_ticks, number_text, scale,
 from tasks.reporting.svg import (
     CHARACTER,
     GRID,
+    PAPER,
     WIDTH,
     Style,
     escaped,
@@ -32,7 +35,8 @@ from tasks.reporting.svg import (
     vertical_text_element,
 )
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = tuple(f"var(--series-{number}, {color})" for number, color in enumerate(_LIGHT, 1))
 _MARKERS = (
     "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
     "M-3,-3h6v6h-6Z",
@@ -48,6 +52,10 @@ _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2 1 2 1 2")
 _LEGEND_ROW, _LEGEND_LINE = 17, 24  # height of a row, length of the line beside a name
 _MARK_ROW = 14
 _BAR_STEP, _BAR_LABEL_CHARACTERS = 20, 24
+_CAP = 3  # half the width of an error bar's cap
+# Distance between the error bars of two series at one x; that of all of them; and the latter as a share of the gap to
+# the next x.
+_APART, _MOST_APART, _APART_SHARE = 8.0, 48.0, 0.6
 
 
 class Point(NamedTuple):
@@ -63,12 +71,17 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A line. A highlighted one is black, thick and in front; the others are then thin."""
+    """A line. A highlighted one is black, thick and in front; the others are then thin.
+
+    ``like`` is the name of another series: this one has its colour and marker, but is dashed with hollow markers. If
+    there is no such series, it has a colour and a marker of its own.
+    """
 
     name: str
     points: Sequence[Point]
     highlight: bool = False
     dashed: bool = False
+    like: str = ""
 
 
 class Mark(NamedTuple):
@@ -116,12 +129,14 @@ def line_chart(
     levels: Sequence[Level] = (),
     log_x: bool = False,
     log_y: bool = False,
+    from_zero: bool = False,
     height: int = 260,
 ) -> str:
     """Returns lines with markers and error bars on common axes.
 
     Lines break at values that are not finite, or not positive on a log axis. The y axis starts at zero unless that
-    would leave half of the height or more empty.
+    would leave half of the height or more empty. Several series with error bars are set apart, each a little to the
+    right of the one before, so that no bar hides another.
 
     Args:
         series: the lines; at least one has a point to draw.
@@ -133,7 +148,8 @@ def line_chart(
         levels: horizontal lines.
         log_x: whether the x axis is logarithmic.
         log_y: whether the y axis is logarithmic.
-        height: in pixels at a width of 520, with one row of legend; each further row adds to it.
+        from_zero: whether the y axis starts at zero whatever the values.
+        height: in pixels at a width of 400, with one row of legend; each further row adds to it.
     """
     series = [line._replace(points=[_drawable(p, log_x=log_x, log_y=log_y) for p in line.points]) for line in series]
     levels = [level for level in levels if level.y > 0 or not log_y]
@@ -143,7 +159,8 @@ def line_chart(
         raise ValueError("a line chart needs a point with finite values, positive on log axes")
 
     x_range = extent([*(point.x for point in points), *(mark.x for mark in marks)], log=log_x)
-    y_range = heights([*(end for point in points for end in _ends(point)), *(level.y for level in levels)], log=log_y)
+    ends = [*(end for point in points for end in _ends(point)), *(level.y for level in levels)]
+    y_range = heights(ends, log=log_y, from_zero=from_zero)
     x_ticks = _tick_texts(x_range, log=log_x) if x_ticks is None else x_ticks
     y_ticks = _tick_texts(y_range, log=log_y)
     left = 30 + CHARACTER * max(map(len, y_ticks.values()))
@@ -152,7 +169,9 @@ def line_chart(
     legend, legend_rows = _legend([line.name for line in series], styles, left) if len(series) > 1 else ([], 0)
     height += _LEGEND_ROW * max(legend_rows - 1, 0)
     frame = _Frame(left, 8 + _LEGEND_ROW * legend_rows + _MARK_ROW * len(marks), WIDTH - 12, height - 44)
-    scale_x = scale(x_range, (frame.left + 10, frame.right - 6), log=log_x)
+    apart = _apart(series)
+    margin = 8 + apart * (len(_barred(series)) - 1) / 2 if apart else 8.0
+    scale_x = scale(x_range, (frame.left + margin, frame.right - margin), log=log_x)
     scale_y = scale(y_range, (frame.bottom, frame.top), log=log_y)
 
     parts = [
@@ -162,8 +181,9 @@ def line_chart(
         *_mark_lines(marks, frame, scale_x),
         *(line_element(frame.left, scale_y(y), frame.right, scale_y(y), dashed=True) for y, _ in levels),
     ]
-    for line, style in sorted(zip(series, styles, strict=True), key=lambda pair: pair[0].highlight):
-        parts += _drawn(line.points, style, scale_x, scale_y)
+    drawn = zip(series, styles, _shifts(series, scale_x, apart), strict=True)
+    for line, style, shift in sorted(drawn, key=lambda one: one[0].highlight):
+        parts += _drawn(line.points, style, shift, scale_x, scale_y)
     places = [(scale_x(point.x), scale_y(point.y)) for point in points if point.y is not None]
     parts += _level_labels([(scale_y(level.y), level.label) for level in levels], places, frame)
     return svg_element([*parts, *legend], height, title)
@@ -214,18 +234,31 @@ def _styles(series: Sequence[Series]) -> list[Style]:
     """Returns the style of each series. The first 40 differ by marker or dashes, so also without colours."""
     highlighted = any(line.highlight for line in series)
     colors = COLORS[:-1] if highlighted else COLORS
-    many, styles, number = len(series) > len(COLORS), [], 0
+    many, number = sum(not line.like for line in series) > len(COLORS), 0
+    styles, by_name = list[Style](), dict[str, Style]()
     for line in series:
+        if line.like in by_name:
+            styles.append(_compared(by_name[line.like]))
+            continue
         dashes = "4 3" if line.dashed else ""
         if line.highlight:
             styles.append(Style(COLORS[-1], _MARKERS[0], dashes, 3.0, 1.3))
+            by_name[line.name] = styles[-1]
             continue
         # The first marker belongs to the highlighted series.
         marker = _MARKERS[(number + highlighted) % len(_MARKERS)]
         dashes = dashes or (_DASHES[number % len(_DASHES)] if many else "")
         styles.append(Style(colors[number % len(colors)], marker, dashes, 1.0 if highlighted else 1.5))
+        by_name[line.name] = styles[-1]
+        if line.like:
+            styles[-1] = _compared(styles[-1])
         number += 1
     return styles
+
+
+def _compared(style: Style) -> Style:
+    """Returns the style of what a series in ``style`` is compared with."""
+    return style._replace(dashes="4 3", line_width=1.0, marker_scale=1.0, hollow=True)
 
 
 def _legend(names: Sequence[str], styles: Sequence[Style], left: float) -> tuple[list[str], int]:
@@ -276,26 +309,50 @@ def _axes(frame: _Frame, x_label: str, y_label: str) -> list[str]:
 
 
 def _mark_lines(marks: Sequence[Mark], frame: _Frame, scale_x: _Scale) -> Iterator[str]:
-    """Yields marks above the frame. Earlier ones stand lower, so that no line crosses the label of another."""
-    for number, mark in enumerate(marks):
+    """Yields marks with their labels on top, over what begins at the mark as far as the plot is wide enough.
+
+    Later marks stand lower, so that no line crosses the label of another.
+    """
+    for number, mark in enumerate(reversed(marks)):
         x, y = scale_x(mark.x), frame.top - _MARK_ROW * number
-        fits = x - CHARACTER * len(mark.label) > 6
-        yield line_element(x, y - 12, x, frame.bottom, dashed=True)
-        yield text_element(x - 4 if fits else x + 4, y - 3, mark.label, "end" if fits else "start")
+        yield line_element(x, y, x, frame.bottom, dashed=True)
+        yield text_element(max(2.0, min(x - 3, WIDTH - 2 - CHARACTER * len(mark.label))), y - 3, mark.label)
 
 
-def _drawn(points: Sequence[Point], style: Style, scale_x: _Scale, scale_y: _Scale) -> list[str]:
-    """Returns a series: its line, broken where ``y`` is None, and above it markers and error bars."""
+def _barred(series: Sequence[Series]) -> list[int]:
+    """Returns which series have error bars."""
+    return [number for number, line in enumerate(series) if any(point.error for point in line.points)]
+
+
+def _apart(series: Sequence[Series]) -> float:
+    """Returns the distance between the error bars of neighbouring series where there is room for it; 0 for one."""
+    barred = len(_barred(series))
+    return min(_APART, _MOST_APART / barred) if barred > 1 else 0.0
+
+
+def _shifts(series: Sequence[Series], scale_x: _Scale, apart: float) -> list[float]:
+    """Returns how far to the right each series is drawn, so that error bars at the same x stand beside each other."""
+    barred = _barred(series)
+    xs = sorted({scale_x(point.x) for line in series for point in line.points if point.y is not None})
+    gap = min((after - before for before, after in itertools.pairwise(xs)), default=math.inf)
+    step = min(apart, _APART_SHARE * gap / max(len(barred), 1))
+    middle = (len(barred) - 1) / 2
+    return [step * (barred.index(number) - middle) if number in barred else 0.0 for number in range(len(series))]
+
+
+def _drawn(points: Sequence[Point], style: Style, shift: float, scale_x: _Scale, scale_y: _Scale) -> list[str]:
+    """Returns a series: its line, broken where ``y`` is None, and above it markers and error bars with caps."""
     parts, pieces = list[str](), [list[str]()]
     for point in points:
         if point.y is None:
             pieces.append([])
             continue
-        x, y = scale_x(point.x), scale_y(point.y)
+        x, y = scale_x(point.x) + shift, scale_y(point.y)
         pieces[-1].append(f"{x:.1f},{y:.1f}")
         if point.error:
             low, high = map(scale_y, _ends(point))
             parts.append(line_element(x, low, x, high, style.color))
+            parts += [line_element(x - _CAP, end, x + _CAP, end, style.color) for end in (low, high)]
         parts.append(marker_element(x, y, style, point.note))
     return [*(polyline_element(piece, style) for piece in pieces), *parts]
 
@@ -305,7 +362,7 @@ def _level_labels(
 ) -> list[str]:
     """Returns the labels of levels, each above or below its line, left or right, where it hides the fewest points.
 
-    A white edge keeps labels legible where lines pass behind them.
+    An edge in the colour of the page keeps labels legible where lines pass behind them.
     """
     parts, taken = list[str](), list(points)
     for y, label in labels:
@@ -319,5 +376,5 @@ def _level_labels(
         x, base = inside[hidden.index(min(hidden))]
         # A label on a label is worse than a label on any number of points.
         taken += [(x + part * width / 8, base - 5) for part in range(9)] * len(points)
-        parts.append(f'<g stroke="#ffffff" stroke-width="3" paint-order="stroke">{text_element(x, base, label)}</g>')
+        parts.append(f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{text_element(x, base, label)}</g>')
     return parts

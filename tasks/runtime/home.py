@@ -119,9 +119,9 @@ def whole_directory(final: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def point_latest_at(folder: Path) -> None:
-    """Points the symbolic link ``latest`` beside ``folder`` to it, atomically."""
-    temporary = folder.parent / f".latest.{os.getpid()}"
+def point_latest_at(folder: Path, name: str = "latest") -> None:
+    """Points the symbolic link ``name`` beside ``folder`` to it, atomically."""
+    temporary = folder.parent / f".{name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name)
-    os.replace(temporary, folder.parent / "latest")
+    os.replace(temporary, folder.parent / name)

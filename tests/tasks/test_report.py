@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -49,7 +50,8 @@ def clips(here: Path) -> Ran:
 
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "grid.csv"),
+    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "varied.csv", "fixed.csv"),
+    *("statements.html", "data_card_tiny_clicks.html"),
 }
 
 
@@ -101,14 +103,62 @@ def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
     assert len(trials) == 10
     assert {row["audit"] for row in trials} == {"passed"}
     for row in trials:
-        if row["ε budget"] != "∞":
-            assert float(row["ε at least"]) <= float(row["ε audited"]) <= float(row["ε budget"])
+        if row["epsilon_budget"] != "inf":
+            assert float(row["epsilon_lower"]) <= float(row["epsilon"]) <= float(row["epsilon_budget"])
+    # Each clip norm is a method of its own, so validation had nothing to choose among.
+    assert {row["chosen"] for row in trials} == {"True"}
     choice = read_csv(clips.report / "choice.csv")
     assert [row["trainings"] for row in choice] == ["2"] * 4
     assert all(float(row["ε of the run"]) < float(row["ε with the choice, if secret"]) for row in choice)
-    grid = {row["setting"]: row["values"] for row in read_csv(clips.report / "grid.csv")}
-    assert (grid["epsilons"], grid["tasks.pcvr.dp_sgd.l2_clip_norm"]) == ("2.0, 8.0", "1.0, 3.0")
-    assert grid["tasks.pcvr.dp_sgd.model"] == "mlp"
+    varied = {row["setting"]: (row["values"], row["where"]) for row in read_csv(clips.report / "varied.csv")}
+    assert varied == {"ε budget": ("2, 8", "DP-SGD"), "clip norm C": ("1, 3", "DP-SGD"), "seed": ("0, 1", "all")}
+    fixed = [(row["setting"], row["value"], row["where"]) for row in read_csv(clips.report / "fixed.csv")]
+    assert ("model", "mlp, layers 8", "all") in fixed
+    assert {("optimiser", "yogi", "non-private"), ("optimiser", "sgd", "DP-SGD")} <= set(fixed)
+
+
+def test_a_result_that_means_nothing_says_so_and_does_not_overwrite(
+    here: Path, clips: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (clips.report.parent / "latest").resolve()
+    found = planned("clips")
+    configure(here, "evaluations: 2", "evaluations: 2, only_for_tests: true")
+    try:
+        made = Path(report(found["run"])["page"])
+    finally:
+        configure(here)
+    assert (clips.report.parent / "latest").resolve() == before
+    assert (clips.report.parent / "latest-tiny").resolve() == made.parent
+    assert "only for tests" in made.read_text().split('class="headline"')[0].split("<main>")[1]
+    index = (here / "home" / "reports" / "index.html").read_text().split("All runs")[0]
+    assert f"clips/{made.parent.name}/" not in index
+    # The log of the step has what the terminal shows; none of its lines is taken for a progress line or an error.
+    log = capsys.readouterr().out
+    summary = read_json(made.parent / "summary.json")
+    assert summary["headline"] in log
+    assert all(claim["claim"] in log for claim in summary["claims"])
+    assert all(cell in log for row in summary["table"]["rows"] for cell, _ in row)
+    assert not any(line.startswith("✗") for line in log.splitlines())
+
+
+def test_every_trial_has_a_statement_and_links(clips: Ran) -> None:
+    html, statements = ((clips.report / name).read_text() for name in ("page.html", "statements.html"))
+    page, anchors = Page(html), {found["id"] for found in Page(statements).all("section")}
+    assert_self_contained(statements)
+    links = [found["href"] or "" for found in page.all("a")]
+    assert [link for link in links if "statements" in link] == [f"statements.html#trial-{n}" for n in range(1, 11)]
+    assert anchors == {f"trial-{number}" for number in range(1, 11)}
+    paths = [found["data-mlflow"] or "" for found in page.all("span") if "data-mlflow" in found]
+    assert sum("/runs/" in path for path in paths) == 10 + 1
+    head, *rows = page.tables["table-trials"]
+    assert head[:6] == ["task", "method", "ε budget", "clip norm C", "seed", "chosen"]
+    assert "test AUC" in head
+    assert {row[0] for row in rows} == {"pCVR"}
+    # What a reader of the page meets is typeset: no backquotes, no hyphens for minus signs, no name of configuration.
+    assert "`" not in page.text + Page(statements).text
+    assert not re.search(r"(?<![\w.)\]-])-\d", page.text.replace("EPSILONS=-", ""))
+    assert "pcvr" not in page.text
+    assert "L_" not in page.text
 
 
 def all_records(here: Path) -> list[Mapping[str, Any]]:
@@ -244,7 +294,7 @@ def test_a_changed_number_trains_only_what_it_touches(here: Path, clips: Ran, ol
 
 def test_a_plan_that_is_not_trained_has_no_report(here: Path, clips: Ran) -> None:
     found = planned("clips", epsilons=[9])
-    with pytest.raises(UserError, match=r"trial 3 \(pcvr · ε=9 .* is not trained yet"):
+    with pytest.raises(UserError, match=r"trial 3 \(pCVR · ε=9 .* is not trained yet"):
         report(found["run"])
     assert not (here / "home" / "reports" / "clips" / Path(found["run"]).name).exists()
 
@@ -294,8 +344,8 @@ def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
     # A run that diverged has no guarantee to give: no ε, no budget kept, no price of the choice.
     assert not any("1e+30" in name for name in parent.data.metrics if "epsilon" in name)
     trials = read_csv(rates.report / "trials.csv")
-    gone = [row for row in trials if "1e+30" in row["trial"]]
-    assert [(row["audit"], row["ε audited"]) for row in gone] == [("diverged", "–")] * 4
+    gone = [row for row in trials if "1e+30" in row["name"]]
+    assert [(row["audit"], row["epsilon"]) for row in gone] == [("diverged", "")] * 4
     choice = {row["method"]: row["ε with the choice, if secret"] for row in read_csv(rates.report / "choice.csv")}
     assert choice["sgd · 1e+30"] == "none"
     assert float(choice["sgd · 0.1"]) > 0
@@ -368,7 +418,7 @@ def test_curves_are_reported_without_training(here: Path) -> None:
         assert int(row["steps"]) == (10 if row["fixed"] == "steps" else 2400 / size)
     folder = Path(files["page"]).parent
     assert {path.name for path in folder.iterdir()} == {
-        *("page.html", "report.md", "summary.json", "table.csv", "grid.csv"),
+        *("page.html", "report.md", "summary.json", "table.csv", "fixed.csv", "data_card_tiny_clicks.html"),
         *("figure_a.svg", "figure_a.png", "figure_b.svg", "figure_b.png"),
     }
     ran = Ran(Path(found["run"]), 0, folder, files)

@@ -39,8 +39,9 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 task,
                 [score_series(sweep, task, arm) for arm in arms],
                 title=title,
-                caption="A large clip norm needs a large budget. Error bars: one standard deviation over seeds.",
+                caption="A large clip norm needs a large budget.",
                 name="figure",
+                paper=True,
             )
         ],
         tables=[

@@ -16,7 +16,7 @@ from tasks.reporting.results import Arm, Result, difference, paired
 
 _NOISE_MARK = "≈"
 # Scores that differ by more than this factor are drawn on a logarithmic axis.
-_WIDE = 5
+WIDE = 5
 # A table with more methods than this has one row per method instead of one column.
 _MOST_COLUMNS = 6
 # The AUC loss of a model that ranks by chance, which stands for a diverged one in comparisons.
@@ -152,6 +152,14 @@ def seeds_text(results: Sequence[Result]) -> str:
     return "with one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
 
 
+def error_bars_text(results: Sequence[Result]) -> str:
+    """Returns what the error bars of a figure are; empty for a single seed, which has none."""
+    seeds = max(len(result.chosen) for result in results)
+    if seeds == 1:
+        return "One seed: no error bars."
+    return f"Error bars: one standard deviation over {seeds} seeds; points at the same x are drawn side by side."
+
+
 def noise_text(results: Sequence[Result]) -> str:
     """Returns the end of a caption: what the mark of noise means, or why there is none."""
     if max(len(result.chosen) for result in results) == 1:
@@ -199,7 +207,7 @@ def record_of(result: Result) -> dict[str, Any]:
         "method": result.arm.label,
         "epsilon": result.trial.epsilon_label,
         "loss_mean": None if empty else result.loss,
-        "loss_std": None if empty else result.spread,
+        "loss_std": result.spread if len(result.losses) > 1 else None,
         "score": None if empty else score(result.task, result.loss),
         "seeds": len(result.losses),
         "trainings": len(result.tried),
@@ -249,21 +257,64 @@ def score_series(sweep: Sweep, task: TaskName, arm: Arm, *, highlight: bool = Fa
     return Series(arm.label, points, highlight=highlight)
 
 
+def beside(ours: Sequence[Series], theirs: Sequence[Series]) -> list[Series]:
+    """Returns our lines, each followed by the paper's that is like it, then the paper's other lines."""
+    pairs = [line for one in ours for line in (one, *(other for other in theirs if other.like == one.name))]
+    return [*pairs, *(line for line in theirs if line not in pairs)]
+
+
+def paper_series(
+    pipeline: Pipeline, names: Mapping[str, str], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> list[Series]:
+    """Returns the paper's numbers in ``pipelines.yaml`` as dashed lines.
+
+    Args:
+        pipeline: The pipeline.
+        names: Our series, by the name of the paper's that has the same colour. Others get colours of their own.
+        within: The smallest and the largest x to draw.
+    """
+    series = []
+    for name, values in pipeline.paper.items():
+        points = [
+            Point(x, y, note=f"the paper, {name}, {x:g}: {y:g}")
+            for x, y in sorted(values.items())
+            if within[0] <= x <= within[1]
+        ]
+        if points:
+            series.append(Series(f"{name} in the paper", points, like=names.get(name, name)))
+    return series
+
+
 def score_figure(
-    sweep: Sweep, task: TaskName, series: Sequence[Series], *, title: str, caption: str, name: str, height: int = 300
+    sweep: Sweep,
+    task: TaskName,
+    series: Sequence[Series],
+    *,
+    title: str,
+    caption: str,
+    name: str,
+    height: int = 300,
+    paper: bool = False,
 ) -> Figure:
-    """Returns the figure of scores by budget, with the baseline as a dashed line."""
+    """Returns the figure of scores by budget, with the baseline as a dashed line.
+
+    ``paper`` adds the paper's numbers, which are AUCs by ε.
+    """
     baseline = score(task, sweep.baseline(task).loss)
+    theirs = paper_series(sweep.pipeline, {line.name: line.name for line in series}) if paper and ranks(task) else []
+    caption = f"{caption} {error_bars_text([r for r in sweep.results if r.task == task])}"
+    caption += " Dashed: the paper's values, on other data." if theirs else ""
+    series = beside(series, theirs)
     heights = [baseline, *(point.y for line in series for point in line.points if point.y is not None)]
     svg = line_chart(
         with_points(series, baseline, sweep.epsilons),
         title=title,
         x_label="privacy budget ε",
         y_label=f"test {score_name(task)}",
-        x_ticks=epsilon_ticks(sweep.epsilons),
+        x_ticks=epsilon_ticks([*sweep.epsilons, *(point.x for line in theirs for point in line.points)]),
         levels=[Level(baseline, "non-private")],
         log_x=True,
-        log_y=min(heights) > 0 and max(heights) > _WIDE * min(heights),
+        log_y=min(heights) > 0 and max(heights) > WIDE * min(heights),
         height=height,
     )
     return Figure(name, title, svg, caption)
@@ -297,5 +348,5 @@ def judged(claim: str, by_seed: Sequence[float], evidence: str) -> Finding:
     found = paired(by_seed)
     verdict: Verdict = "within noise" if found.within_noise else "shown" if found.mean > 0 else "not shown"
     spread = f" ± {stdev(by_seed):.4f}" if len(by_seed) > 1 else ""
-    seeds = f"{len(by_seed)} seeds" if len(by_seed) > 1 else "1 seed, which cannot show what is noise"
-    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread} over {seeds})")
+    seeds = f" over {len(by_seed)} seeds" if len(by_seed) > 1 else "; one seed cannot show what is noise"
+    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread}{seeds})")

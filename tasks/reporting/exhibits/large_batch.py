@@ -48,8 +48,9 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 task,
                 [score_series(sweep, task, arm) for arm in arms],
                 title=title,
-                caption="All methods have the same guarantee. Error bars: one standard deviation over seeds.",
+                caption="All methods have the same guarantee.",
                 name="figure",
+                paper=True,
             )
         ],
         tables=[

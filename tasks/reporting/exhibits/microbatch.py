@@ -10,6 +10,7 @@ from tasks.reporting.exhibits.common import (
     Sweep,
     best_of,
     epsilon_ticks,
+    error_bars_text,
     judged,
     score,
     score_name,
@@ -102,9 +103,8 @@ def _by_value(sweep: Sweep, epsilon: float) -> Figure:
         log_x=True,
         height=280,
     )
-    return Figure(
-        "figure_a", title, svg, "Noise is proportional to C, and to m; it is twice as large once m is above 1."
-    )
+    caption = "Noise is proportional to C, and to m; it is twice as large once m is above 1."
+    return Figure("figure_a", title, svg, f"{caption} {error_bars_text(results)}")
 
 
 def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
@@ -130,7 +130,7 @@ def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
         log_x=True,
         height=300,
     )
-    return Figure("figure_b", title, svg, "Error bars: one standard deviation over seeds.")
+    return Figure("figure_b", title, svg, error_bars_text(sweep.results))
 
 
 def _findings(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> list[Finding]:

@@ -58,7 +58,7 @@ def _figure(measured: Mapping[str, Any], fixed: str, letter: str) -> Figure:
         log_y=True,
         height=300,
     )
-    caption = "The dotted line marks the batch size of the non-private baseline."
+    caption = "The dashed line marks the batch size of the non-private baseline."
     return Figure(f"figure_{letter}", f"({letter}) {title}", svg, caption)
 
 
