@@ -131,6 +131,6 @@ def raw_param() -> Param:
         None,
         type=["null", "string"],
         title=FIELDS["raw"],
-        description="A file, a folder or a pattern such as /data/logs/day=*/*.parquet. Needed for a dataset whose files "
-        "pipelines.yaml does not name; otherwise leave it empty.",
+        description="A file, a folder or a pattern such as /data/logs/day=*/*.parquet. Needed for a dataset whose "
+        "files pipelines.yaml does not name; otherwise leave it empty.",
     )
