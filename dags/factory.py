@@ -56,8 +56,8 @@ def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedu
         tags=["paper", of_the_paper.removesuffix(")").removeprefix("the paper's ")] if of_the_paper else [],
         params=pipeline_params(config, name),
         doc_md=f"### {title}\n{_TRAINS if trains else _MEASURES}\n"
-        "The button *Report* of the task `report` opens the page. The buttons of `train` and `audit` list the trials "
-        f"in MLflow. The files are in `reports/{name}/` in the home folder.",
+        "The log of the task `report`, and its Details, link to the page; those of `train` and `audit` link to the "
+        f"trials in MLflow. The files are in `reports/{name}/` in the home folder.",
     )
     def wired() -> None:
         _wire(config, name, trains=trains)

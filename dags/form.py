@@ -67,7 +67,8 @@ def profile_param(config: Config, profiles: Iterable[str]) -> Param:
 
 
 def _profile_line(config: Config, name: str) -> str:
-    description = config.profile(name).description
+    # Airflow's style for code covers the line above it.
+    description = config.profile(name).description.replace("`", "")
     return f"- **{name}**: {description}" if description else f"- **{name}**"
 
 
@@ -130,7 +131,6 @@ def raw_param() -> Param:
         None,
         type=["null", "string"],
         title=FIELDS["raw"],
-        examples=["/data/train.txt", "/data/logs/day=*/*.parquet"],
-        description="A file, a folder or a pattern. Needed for a dataset whose files pipelines.yaml does not name; "
-        "otherwise leave it empty.",
+        description="A file, a folder or a pattern such as /data/logs/day=*/*.parquet. Needed for a dataset whose "
+        "files pipelines.yaml does not name; otherwise leave it empty.",
     )

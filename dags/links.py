@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseOperatorLink, get_current_context
 
 from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
+from tasks.runtime.progress import note
 from tasks.training.items import PreparedDataset, read_plan
 
 # Airflow asks for the address again when the task ends, in the same process.
@@ -39,6 +40,8 @@ class TaskLink(BaseOperatorLink):
         if address:
             _pushed[self.xcom_key] = address
             get_current_context()["ti"].xcom_push(key=self.xcom_key, value=address)
+            # The buttons are on the task's page "Details"; its first page is the log, which shows addresses as links.
+            note(f"{self._title}: {address}")
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         return _pushed.get(self.xcom_key, "")

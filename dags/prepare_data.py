@@ -19,8 +19,8 @@ _CONFIG = load_config()
 _DOC = """
 ### From raw logs to encoded splits
 Splits the log chronologically 80/10/10, log-transforms integers, builds vocabularies from the training split and writes
-encoded arrays that training memory-maps. Data that is already prepared is reused. The buttons of the task `prepare`
-open the data cards. The asset `prepared_data` carries the fingerprints.
+encoded arrays that training memory-maps. Data that is already prepared is reused. The log of the task `prepare`, and
+its Details, link to the data cards. The asset `prepared_data` carries the fingerprints.
 """
 
 
