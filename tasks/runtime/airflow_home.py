@@ -53,7 +53,6 @@ def airflow_environment(folder: Path) -> dict[str, str]:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_database(folder)}",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(folder / "logs" / "dag_processor"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(folder / "plugins"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
         # Safe mode skips files without the words "dag" and "airflow"; dags/.airflowignore names those to skip.
         "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
@@ -64,10 +63,11 @@ def airflow_environment(folder: Path) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
         "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(CHECKOUT / "dags" / "plugins"),
+        # Runs are named for what they do, such as "quick · pCTR, pCVR · ε 1, 10 · 2026-11-02 09:30:00".
+        "AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN": r"^[\w.~:+, ·-]+$",
         # Else JAX says in every log that the machine has no TPU.
         "JAX_LOGGING_LEVEL": os.environ.get("JAX_LOGGING_LEVEL", "WARNING"),
-        # Runs are named for people: spaces, commas, dots in the middle and any letters, but nothing that a path minds.
-        "AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN": r"^[\w .,:·~+-]+$",
     }
 
 

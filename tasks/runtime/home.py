@@ -19,8 +19,10 @@ from typing import Any
 from tasks.runtime.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-# Environment variable with the address of the MLflow server, set by ``make up`` for the processes it starts.
+# Environment variables with the addresses of the MLflow server and of the server of reports, set by ``make up`` for the
+# processes it starts.
 MLFLOW_AT = "DP_ADS_MLFLOW_AT"
+REPORTS_AT = "DP_ADS_REPORTS_AT"
 
 
 def home() -> Path:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tasks.config.loading import config_path, load_config
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
 from tasks.runtime.processes import Programs, running, until_signalled
 from tasks.runtime.progress import say
 from tasks.runtime.running_servers import Addresses, as_the_running_servers
@@ -110,6 +110,7 @@ def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
         # Saves seven processes that run evaluations by language models, which we do not use.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         MLFLOW_AT: at.mlflow,
+        REPORTS_AT: at.reports,
     }
 
 
