@@ -14,7 +14,7 @@ from tasks.config.loading import config_path, load_config
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
-from tasks.runtime.processes import Programs, running, until_signalled
+from tasks.runtime.processes import POLITE_SECONDS, Programs, running, until_signalled
 from tasks.runtime.progress import say
 from tasks.runtime.running_servers import Addresses, as_the_running_servers
 
@@ -53,10 +53,14 @@ def up(ports: Ports, host: str = LOOPBACK) -> None:
         ensure_airflow(airflow_folder())
         try:
             with running(logs) as programs:
-                _start(programs, at, ports, host)
-                while True:
-                    programs.check_alive()
-                    time.sleep(1)
+                try:
+                    _start(programs, at, ports, host)
+                    while True:
+                        programs.check_alive()
+                        time.sleep(1)
+                except KeyboardInterrupt:
+                    say(f"stopping; the next `make up` repeats tasks that do not end within {POLITE_SECONDS} s")
+                    raise
         finally:
             say("stopped")
 
