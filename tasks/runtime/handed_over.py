@@ -39,7 +39,10 @@ def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) 
     _wait_for(api, servers, dag)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     body = {"dag_run_id": f"{name} · {now}", "logical_date": None, "conf": dict(conf)}
-    run = str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
+    try:
+        run = str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
+    except NoAnswer as error:
+        raise UserError(f"Airflow did not say whether it took the run ({error}): see {servers.airflow}") from None
     page = f"{servers.airflow}/dags/{quote(dag)}/runs/{quote(run)}"
     say(f"handed over to the Airflow of `make up`: {page}")
     try:
@@ -81,14 +84,14 @@ def _follow(api: AirflowApi, dag: str, run: str, page: str) -> dict[str, str]:
         try:
             state = api.get("dags", dag, "dagRuns", run)["state"]
             last_answer = time.monotonic()
+            if state == "queued" and not waits and _others(api, dag, run):
+                waits = True
+                say(f"waiting: another run of {dag} is running, and the DAG runs one at a time")
         except NoAnswer:
             if running_servers() is None:
                 raise UserError(f"`make up` was stopped. Its next start continues this run, {run!r}") from None
             if time.monotonic() - last_answer > _SILENT_SECONDS:
                 raise UserError(f"Airflow does not answer any more; the run is {page}") from None
-        if state == "queued" and not waits and _others(api, dag, run):
-            waits = True
-            say(f"waiting: another run of {dag} is running, and the DAG runs one at a time")
     deadline = time.monotonic() + _LATE_SECONDS
     _take(logs, output)
     while state == "success" and output.result is None and time.monotonic() < deadline:
@@ -114,12 +117,16 @@ def _others(api: AirflowApi, dag: str, run: str) -> bool:
 
 
 def _fail(api: AirflowApi, dag: str, run: str, page: str, output: RunOutput) -> NoReturn:
-    reasons = output.reasons()
-    if not reasons:
+    raise UserError(f"{output.reasons() or _failed_tasks(api, dag, run)}\n(the run failed; its logs: {page})")
+
+
+def _failed_tasks(api: AirflowApi, dag: str, run: str) -> str:
+    try:
         tasks = api.get("dags", dag, "dagRuns", run, "taskInstances", state="failed")["task_instances"]
-        names = ", ".join(dict.fromkeys(task["task_id"] for task in tasks))
-        reasons = f"task {names} failed unexpectedly" if names else "the run ended without a result"
-    raise UserError(f"{reasons}\n(the run failed; its logs: {page})")
+    except NoAnswer:
+        tasks = []
+    names = ", ".join(dict.fromkeys(task["task_id"] for task in tasks))
+    return f"task {names} failed unexpectedly" if names else "the run ended without a result"
 
 
 def _cancel(api: AirflowApi, dag: str, run: str) -> None:
