@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -22,6 +24,8 @@ _POLL_SECONDS = 0.5
 # How long the API server may be silent, or the log may lack the result of a run that has ended.
 _SILENT_SECONDS = 120
 _LATE_SECONDS = 15
+# Characters that our setting `allowed_run_id_pattern` does not allow in the id of a run.
+_REFUSED = re.compile(r"[^\w.~:+, ·-]+")
 
 
 def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) -> dict[str, str]:
@@ -37,12 +41,7 @@ def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) 
     """
     api = AirflowApi(servers.airflow)
     _wait_for(api, servers, dag)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    body = {"dag_run_id": f"{name} · {now}", "logical_date": None, "conf": dict(conf)}
-    try:
-        run = str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
-    except NoAnswer as error:
-        raise UserError(f"Airflow did not say whether it took the run ({error}): see {servers.airflow}") from None
+    run = _trigger(api, dag, name, conf)
     page = f"{servers.airflow}/dags/{quote(dag)}/runs/{quote(run)}"
     say(f"handed over to the Airflow of `make up`: {page}")
     try:
@@ -50,6 +49,24 @@ def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) 
     except KeyboardInterrupt:
         _cancel(api, dag, run)
         raise
+
+
+def _trigger(api: AirflowApi, dag: str, name: str, conf: Mapping[str, Any]) -> str:
+    """Triggers the DAG and returns the run's id: the name and the time."""
+    allowed = _REFUSED.sub("-", name)
+    for seconds_left in (3, 2, 1, 0):
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        body = {"dag_run_id": f"{allowed} · {now}", "logical_date": None, "conf": dict(conf)}
+        try:
+            return str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
+        except NoAnswer as error:
+            raise UserError(f"Airflow did not say whether it took the run: {error}") from None
+        except Refused as refused:
+            # Another run of that name was started in the same second.
+            if refused.status != HTTPStatus.CONFLICT or not seconds_left:
+                raise
+        time.sleep(1)
+    raise AssertionError("unreachable")
 
 
 def _wait_for(api: AirflowApi, servers: Addresses, dag: str) -> None:
@@ -61,7 +78,7 @@ def _wait_for(api: AirflowApi, servers: Addresses, dag: str) -> None:
             paused = api.get("dags", dag)["is_paused"]
             break
         except (NoAnswer, Refused) as error:
-            unknown = isinstance(error, NoAnswer) or error.status == 404
+            unknown = isinstance(error, NoAnswer) or error.status == HTTPStatus.NOT_FOUND
             if not unknown or time.monotonic() > deadline:
                 raise UserError(f"the Airflow of `make up` does not take the run: {error}") from None
         if running_servers() is None:
