@@ -6,6 +6,7 @@ PIPELINE ?= relative_loss
 REPORTS_PORT ?= 8090
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
+RUNS ?= 3
 
 # `exec` makes the program a child of make itself, which it watches: make does not pass on a SIGINT.
 # The fields of the trigger form, as `make run NAME=value`.
@@ -14,7 +15,8 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects false-alarms planted lint format up validate bench bench-prepare walk mutants lock
+.PHONY: help run test test-servers effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
+	lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -29,6 +31,9 @@ run: $(VENV)/installed ## run a pipeline through Airflow, print its table and wr
 # The tests start many processes, which read our compiled modules instead of compiling them again.
 test: lint ## lint, type-check and test
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make up restarted during a run (about 10 minutes)
+	@SERVERS_RUNS='$(RUNS)' $(BIN)/python -m pytest -q -m servers tests/tasks/runtime/test_beside_servers.py
 
 effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all

@@ -63,11 +63,11 @@ def airflow_environment(folder: Path) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
         "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        # Else JAX says in every log that the machine has no TPU.
-        "JAX_LOGGING_LEVEL": os.environ.get("JAX_LOGGING_LEVEL", "WARNING"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(CHECKOUT / "dags" / "plugins"),
         # Runs are named for what they do, such as "quick · pCTR, pCVR · ε 1, 10 · 2026-11-02 09:30:00".
         "AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN": r"^[\w.~:+, ·-]+$",
+        # Else JAX says in every log that the machine has no TPU.
+        "JAX_LOGGING_LEVEL": os.environ.get("JAX_LOGGING_LEVEL", "WARNING"),
         # Seconds that the scheduler waits before it looks for a next task: by default 1, twice for each step. With less
         # than this it takes a tenth of a core from training.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from tasks.runtime.processes import signals_interrupt, stop_programs
 from tasks.runtime.progress import say
 from tasks.runtime.run_output import RunOutput
 from tasks.runtime.running_servers import running_servers
+
+_NO_GRAPHVIZ = "ignore:Could not import graphviz:UserWarning"
 
 
 def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
@@ -65,7 +68,9 @@ def _run_alone(selection: Selection, conf: Mapping[str, Any]) -> dict[str, str]:
     say(f"running DAG {selection.pipeline}, profile {selection.profile}; full log: {log}")
     command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(dict(conf))]
     output = RunOutput()
-    status = _run_to_the_end(command, airflow_environment(folder), log, output)
+    # Else every log begins with it.
+    quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}
+    status = _run_to_the_end(command, airflow_environment(folder) | quiet, log, output)
     if status != 0 or output.result is None:
         raise UserError(f"{output.reasons() or 'a task failed unexpectedly'}\n(the run failed; full log: {log})")
     return output.result
@@ -94,5 +99,5 @@ def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Pat
                 output.take(line)
             return process.wait()
         except BaseException:
-            stop_programs([process], end_children_with=signal.SIGTERM, polite_seconds=3)
+            stop_programs([process], end_children_with=signal.SIGTERM, polite_seconds=2, patience_seconds=1)
             raise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -22,6 +24,8 @@ _POLL_SECONDS = 0.5
 # How long the API server may be silent, or the log may lack the result of a run that has ended.
 _SILENT_SECONDS = 120
 _LATE_SECONDS = 15
+# Characters that our setting `allowed_run_id_pattern` does not allow in the id of a run.
+_REFUSED = re.compile(r"[^\w.~:+, ·-]+")
 
 
 def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) -> dict[str, str]:
@@ -37,9 +41,7 @@ def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) 
     """
     api = AirflowApi(servers.airflow)
     _wait_for(api, servers, dag)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    body = {"dag_run_id": f"{name} · {now}", "logical_date": None, "conf": dict(conf)}
-    run = str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
+    run = _trigger(api, dag, name, conf)
     page = f"{servers.airflow}/dags/{quote(dag)}/runs/{quote(run)}"
     say(f"handed over to the Airflow of `make up`: {page}")
     try:
@@ -47,6 +49,24 @@ def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) 
     except KeyboardInterrupt:
         _cancel(api, dag, run)
         raise
+
+
+def _trigger(api: AirflowApi, dag: str, name: str, conf: Mapping[str, Any]) -> str:
+    """Triggers the DAG and returns the run's id: the name and the time."""
+    allowed = _REFUSED.sub("-", name)
+    for seconds_left in (3, 2, 1, 0):
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        body = {"dag_run_id": f"{allowed} · {now}", "logical_date": None, "conf": dict(conf)}
+        try:
+            return str(api.post("dags", dag, "dagRuns", body=body)["dag_run_id"])
+        except NoAnswer as error:
+            raise UserError(f"Airflow did not say whether it took the run: {error}") from None
+        except Refused as refused:
+            # Another run of that name was started in the same second.
+            if refused.status != HTTPStatus.CONFLICT or not seconds_left:
+                raise
+        time.sleep(1)
+    raise AssertionError("unreachable")
 
 
 def _wait_for(api: AirflowApi, servers: Addresses, dag: str) -> None:
@@ -58,7 +78,7 @@ def _wait_for(api: AirflowApi, servers: Addresses, dag: str) -> None:
             paused = api.get("dags", dag)["is_paused"]
             break
         except (NoAnswer, Refused) as error:
-            unknown = isinstance(error, NoAnswer) or error.status == 404
+            unknown = isinstance(error, NoAnswer) or error.status == HTTPStatus.NOT_FOUND
             if not unknown or time.monotonic() > deadline:
                 raise UserError(f"the Airflow of `make up` does not take the run: {error}") from None
         if running_servers() is None:
@@ -81,14 +101,14 @@ def _follow(api: AirflowApi, dag: str, run: str, page: str) -> dict[str, str]:
         try:
             state = api.get("dags", dag, "dagRuns", run)["state"]
             last_answer = time.monotonic()
+            if state == "queued" and not waits and _others(api, dag, run):
+                waits = True
+                say(f"waiting: another run of {dag} is running, and the DAG runs one at a time")
         except NoAnswer:
             if running_servers() is None:
                 raise UserError(f"`make up` was stopped. Its next start continues this run, {run!r}") from None
             if time.monotonic() - last_answer > _SILENT_SECONDS:
                 raise UserError(f"Airflow does not answer any more; the run is {page}") from None
-        if state == "queued" and not waits and _others(api, dag, run):
-            waits = True
-            say(f"waiting: another run of {dag} is running, and the DAG runs one at a time")
     deadline = time.monotonic() + _LATE_SECONDS
     _take(logs, output)
     while state == "success" and output.result is None and time.monotonic() < deadline:
@@ -114,12 +134,16 @@ def _others(api: AirflowApi, dag: str, run: str) -> bool:
 
 
 def _fail(api: AirflowApi, dag: str, run: str, page: str, output: RunOutput) -> NoReturn:
-    reasons = output.reasons()
-    if not reasons:
+    raise UserError(f"{output.reasons() or _failed_tasks(api, dag, run)}\n(the run failed; its logs: {page})")
+
+
+def _failed_tasks(api: AirflowApi, dag: str, run: str) -> str:
+    try:
         tasks = api.get("dags", dag, "dagRuns", run, "taskInstances", state="failed")["task_instances"]
-        names = ", ".join(dict.fromkeys(task["task_id"] for task in tasks))
-        reasons = f"task {names} failed unexpectedly" if names else "the run ended without a result"
-    raise UserError(f"{reasons}\n(the run failed; its logs: {page})")
+    except NoAnswer:
+        tasks = []
+    names = ", ".join(dict.fromkeys(task["task_id"] for task in tasks))
+    return f"task {names} failed unexpectedly" if names else "the run ended without a result"
 
 
 def _cancel(api: AirflowApi, dag: str, run: str) -> None:

@@ -131,7 +131,11 @@ def running(logs: Path) -> Iterator[Programs]:
 
 
 def stop_programs(
-    programs: Sequence[subprocess.Popen], *, end_children_with: signal.Signals, polite_seconds: float | None = None
+    programs: Sequence[subprocess.Popen],
+    *,
+    end_children_with: signal.Signals,
+    polite_seconds: float | None = None,
+    patience_seconds: float = _PATIENCE_SECONDS,
 ) -> None:
     """Interrupts programs that lead sessions, and ends what is left of their sessions.
 
@@ -146,13 +150,13 @@ def stop_programs(
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.wait(max(0, deadline - time.monotonic()))
     _signal_children(programs, end_children_with)
-    _wait_until_ended(programs)
+    _wait_until_ended(programs, patience_seconds)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for program in programs:
             with contextlib.suppress(ProcessLookupError):
                 program.send_signal(number)
         _signal_children(programs, number)
-        _wait_until_ended(programs)
+        _wait_until_ended(programs, patience_seconds)
 
 
 def _signal_children(programs: Sequence[subprocess.Popen], number: signal.Signals) -> None:
@@ -162,8 +166,8 @@ def _signal_children(programs: Sequence[subprocess.Popen], number: signal.Signal
                 os.kill(child, number)
 
 
-def _wait_until_ended(programs: Sequence[subprocess.Popen]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def _wait_until_ended(programs: Sequence[subprocess.Popen], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while any(program.poll() is None or _children(program) for program in programs) and time.monotonic() < deadline:
         time.sleep(0.1)
 

@@ -61,6 +61,8 @@ def answer(target: str) -> Answer:
     path, _, query = target.partition("?")
     if path == "/":
         return Answer(HTTPStatus.OK, _index().encode(), TYPES[".html"])
+    if path == "/favicon.ico":  # browsers ask for it, and complain if it is not found
+        return Answer(HTTPStatus.NO_CONTENT, b"")
     match path.split("/")[1:]:
         case ["go", server, *rest]:
             return _redirect(server, "/".join(rest), query)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from tasks.config.loading import config_path, load_config
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
 from tasks.runtime.moved_store import adopt_artifacts
-from tasks.runtime.processes import Programs, running, until_signalled
+from tasks.runtime.processes import POLITE_SECONDS, Programs, running, until_signalled
 from tasks.runtime.progress import say
 from tasks.runtime.running_servers import Addresses, as_the_running_servers
 
@@ -54,10 +54,14 @@ def up(ports: Ports, host: str = LOOPBACK) -> None:
         ensure_airflow(airflow_folder())
         try:
             with running(logs) as programs:
-                _start(programs, at, ports, host)
-                while True:
-                    programs.check_alive()
-                    time.sleep(1)
+                try:
+                    _start(programs, at, ports, host)
+                    while True:
+                        programs.check_alive()
+                        time.sleep(1)
+                except KeyboardInterrupt:
+                    say(f"stopping; the next `make up` repeats tasks that do not end within {POLITE_SECONDS} s")
+                    raise
         finally:
             say("stopped")
 
@@ -111,6 +115,7 @@ def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
         # Saves seven processes that run evaluations by language models, which we do not use.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         MLFLOW_AT: at.mlflow,
+        REPORTS_AT: at.reports,
     }
 
 

@@ -219,6 +219,10 @@ class TestRedirects:
         assert b"make up" in body
 
 
+def test_browsers_find_no_fault_with_the_missing_icon(port: int) -> None:
+    assert ask(port, "/favicon.ico")[::2] == (204, b"")
+
+
 def test_a_summary_that_is_damaged_breaks_nothing(port: int, home: Path) -> None:
     write_text(home / "reports" / "relative_loss" / "broken" / "summary.json", "{")
     assert ask(port, "/")[0] == 200

@@ -131,7 +131,7 @@ def test_the_real_servers(home: Path, tmp_path: Path) -> None:
         os.killpg(pid, signal.SIGINT)
         assert servers.process.wait(STOP_SECONDS) == 0
     stopped = output.read_text().removeprefix(servers.text)
-    assert stopped == "▸ stopped\n"
+    assert stopped == ("▸ stopping; the next `make up` repeats tasks that do not end within 10 s\n▸ stopped\n")
     assert [child for child in children if is_living(child)] == []
     assert all(is_free(int(address.rpartition(":")[2])) for address in addresses)
     assert running_servers() is None
