@@ -23,7 +23,10 @@ from tests.support.documents import Page, assert_self_contained
 from tests.support.reports import (
     Ran,
     artifacts,
+    check_trial,
+    check_views,
     configure,
+    history,
     mlflow_runs,
     planned,
     read_csv,
@@ -31,7 +34,6 @@ from tests.support.reports import (
     report_home,
     run,
 )
-from tests.support.tracked import check_trial, check_views, history
 
 
 @pytest.fixture(scope="module")
