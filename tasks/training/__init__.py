@@ -6,6 +6,6 @@ canaries and noisy labels that enter its data, its checkpoints, and its finished
 
 Doors: ``items`` (what steps hand on), ``trial`` (a trial's description), ``enumeration`` (the trials of a run),
 ``sweep_names`` (what varies, and names), ``groups`` (trials that share a program), ``side_by_side`` (trains several at
-once), ``loop`` (trains a trial), ``finished`` (a finished trial's files), ``logged`` (finished trials in MLflow),
-``hardware`` (devices and physical batches) and ``model_size`` (the number of parameters).
+once), ``loop`` (trains a trial), ``checkpoint`` (a run's progress), ``finished`` (a finished trial's files), ``logged``
+(finished trials in MLflow), ``hardware`` (devices and physical batches) and ``model_size`` (the number of parameters).
 """

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 import tasks.training.finished
 from tasks.measure import measure
@@ -26,7 +24,10 @@ from tests.support.documents import Page, assert_self_contained
 from tests.support.reports import (
     Ran,
     artifacts,
+    check_trial,
+    check_views,
     configure,
+    history,
     mlflow_runs,
     planned,
     read_csv,
@@ -183,49 +184,18 @@ def test_mlflow_has_the_report_on_the_parent_run(here: Path, clips: Ran) -> None
     assert {child.data.tags["reused"] for child in children} == {"false"}
 
 
-def history(here: Path, run_id: str, metric: str) -> dict[int, float]:
-    """Returns the values of a metric by step."""
-    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
-    return {point.step: point.value for point in client.get_metric_history(run_id, metric)}
-
-
 def test_mlflow_compares_the_trials_at_once(here: Path, clips: Ran) -> None:
     """Trials have the same few metrics, the relative loss among them, and the sweep has a view of them."""
     parent, children = mlflow_runs(here, clips)
-    common = {"relative_loss_percent", "epsilon", "epsilon_lower", "steps_per_second", "seconds", "train/loss"}
-    scores = {f"{split}/{metric}" for split in ("test", "validation") for metric in ("auc", "log_loss")}
     losses = {one["test_loss"] for one in all_records(here)}
-    baseline = parent.data.metrics["baseline_loss/pcvr"]
     for child in children:
-        assert set(child.data.metrics) == common | scores
-        loss = 1 - child.data.metrics["test/auc"]
-        assert any(loss == pytest.approx(known, rel=1e-9) for known in losses)
-        assert child.data.metrics["relative_loss_percent"] == pytest.approx(100 * (loss - baseline) / baseline)
-        private = child.data.params["epsilon"] != "inf"
-        assert child.data.metrics["epsilon"] == pytest.approx(float(child.data.params["epsilon"]), rel=0.01) or (
-            not private and child.data.metrics["epsilon"] == child.data.metrics["epsilon_lower"] == 100
-        )
-        plain = {name for name in child.data.params if "/" not in name}
-        mechanism = {"l2_clip_norm", "noise_multiplier"} if private else set()
-        assert plain == {"task", "mechanism", "epsilon", "seed"} | mechanism
-        assert child.data.params["unvaried/batch_size"]
+        check_trial(child, parent.data.metrics["baseline_loss/pcvr"], losses)
     names = {child.info.run_name for child in children}
     assert {"non-private · seed 0", "ε 2 · C 1 · seed 0", "ε 8 · C 3 · seed 1"} <= names
     assert len(names) == 10
-
-    note = parent.data.tags["mlflow.note.content"]
-    compare = compare_path(parent.info.experiment_id, [child.info.run_id for child in children])
-    assert f"(#/{compare})" in note
-    assert "| ε" in note
-    assert f"get-artifact?path=figure.svg&run_uuid={parent.info.run_id}" in note
-    client = MlflowClient(f"sqlite:///{here / 'home' / 'mlflow' / 'mlflow.db'}")
-    experiment = client.get_experiment(parent.info.experiment_id)
-    key = parse_qs(compare.partition("?")[2])["viewStateShareKey"][0]
-    view = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
-    found = client.search_runs([experiment.experiment_id], view["searchFilter"], order_by=[f"{view['orderByKey']} ASC"])
-    assert {run.info.run_id for run in found} == {child.info.run_id for child in children}
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-    assert "100 stands for ∞" in experiment.tags["mlflow.note.content"]
+    rows = [line for line in (clips.report / "report.md").read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(rows[:4]) in parent.data.tags["mlflow.note.content"], "the table"
+    check_views(here, parent, children)
 
 
 def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -> None:
