@@ -6,6 +6,6 @@ links into MLflow, and how it all looks (``page`` and its ``templates``, ``plots
 ``terminal``). Does not belong here: training, accounting, or reading a trial's folder.
 
 Doors: ``files`` writes a report, ``index`` the list of all reports, ``data_card`` the page of a prepared dataset,
-``terminal`` prints a report, ``tables`` and ``notes`` have the tables and caveats below one. Exhibits use
-``document``, ``results``, ``plots`` and ``wording``.
+``terminal`` prints a report, ``tables`` and ``notes`` have the tables and caveats below one, ``targets`` the links into
+MLflow. Exhibits use ``document``, ``results``, ``plots``, ``series`` and ``wording``.
 """
