@@ -16,7 +16,8 @@ from tasks.data.prepared import Prepared
 from tasks.reporting.document import Cell, Figure, Table
 from tasks.reporting.label_rates import LabelRates, label_rates
 from tasks.reporting.page import render
-from tasks.reporting.plots import Bar, Mark, Point, Series, bar_chart, line_chart
+from tasks.reporting.plots import Bar, Mark, bar_chart, line_chart
+from tasks.reporting.series import Point, Series
 from tasks.reporting.terms import terms_in
 from tasks.runtime.home import read_json, write_text
 from tasks.training.model_size import model_size

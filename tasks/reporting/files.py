@@ -20,7 +20,7 @@ from tasks.reporting.svg import standalone
 from tasks.runtime.home import whole_file, write_json, write_text
 
 PAGE, MARKDOWN, SUMMARY, STATEMENTS = "page.html", "report.md", "summary.json", "statements.html"
-_PNG_ZOOM = 2  # for print and screens of high density
+_PNG_ZOOM = 3  # for print and screens of high density
 _FONT = "DejaVu Sans"
 
 
@@ -131,7 +131,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_png(svg: str) -> bytes:
-    """Returns an SVG as PNG at twice its size. It uses no system font, so it is the same on every machine."""
+    """Returns an SVG as PNG at three times its size. It uses no system font, so it is the same on every machine."""
     fonts = _fonts()
     return resvg_py.svg_to_bytes(
         svg_string=svg.encode("utf-8", "replace").decode(),

@@ -74,9 +74,9 @@ def answer(target: str) -> Answer:
 
 
 def _index() -> str:
-    from tasks.reporting.index import index_page, read_summaries
+    from tasks.reporting.index import index_page, read_data_cards, read_summaries
 
-    return index_page(read_summaries(home() / "reports"))
+    return index_page(read_summaries(home() / "reports"), served=True, data_cards=read_data_cards(home(), served=True))
 
 
 def _redirect(server: str, rest: str, query: str) -> Answer:

@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 from tasks.reporting.document import Cell, Document, Figure, Finding, Table
-from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.plots import Level, line_chart
+from tasks.reporting.series import Point, Series
 
 HOSTILE = "<script>alert(1)</script> \"q\" 's' a|b & `c` *d*\n# e [f](javascript:g) \x00\x1b[31m \ud800 ε"
 SHOWN = " ".join(HOSTILE.split()).replace("\x00", "\ufffd").replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")

@@ -30,8 +30,9 @@ from tasks.reporting.exhibits.common import (
 from tasks.reporting.exhibits.effects import effect_finding, effects_table, factors_of
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 from tasks.reporting.exhibits.relative_loss import relative_percent
-from tasks.reporting.plots import Level, Series, line_chart
+from tasks.reporting.plots import Level, line_chart
 from tasks.reporting.results import Arm, Result
+from tasks.reporting.series import Series
 from tasks.reporting.wording import MECHANISM_TITLES, setting_title, value_text
 
 # A figure has at most one line for each colour.

@@ -7,7 +7,6 @@ from tasks.reporting.exhibits.common import (
     Sweep,
     judged,
     mean_text,
-    paper_table,
     score_figure,
     score_name,
     score_series,
@@ -15,6 +14,7 @@ from tasks.reporting.exhibits.common import (
     score_text,
     worse_by,
 )
+from tasks.reporting.exhibits.paper import paper_table
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 
 

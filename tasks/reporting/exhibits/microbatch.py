@@ -20,8 +20,9 @@ from tasks.reporting.exhibits.common import (
     worse_by,
 )
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.plots import Level, line_chart
 from tasks.reporting.results import Result
+from tasks.reporting.series import Point, Series
 
 _WAYS = ("neither", "C alone", "m alone", "both")
 

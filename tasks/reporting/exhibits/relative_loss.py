@@ -11,17 +11,17 @@ from tasks.reporting.exhibits.common import (
     WIDE,
     Exhibit,
     Sweep,
-    beside,
     epsilon_ticks,
     error_bars_text,
     judged,
-    paper_series,
     seeds_text,
     worse_by,
 )
+from tasks.reporting.exhibits.paper import beside, paper_series
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
 from tasks.reporting.results import Result
+from tasks.reporting.series import Point, Series
 
 
 def relative_percent(result: Result, baseline: Result) -> tuple[float, float]:

@@ -7,9 +7,11 @@ from typing import NamedTuple, cast
 
 from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Figure, Finding, Table
-from tasks.reporting.exhibits.common import Exhibit, Measurement, beside, paper_series, paper_table
+from tasks.reporting.exhibits.common import Exhibit, Measurement
+from tasks.reporting.exhibits.paper import beside, paper_series, paper_table
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
+from tasks.reporting.series import Point, Series
 from tasks.runtime.errors import UserError
 from tasks.speed.results import Throughput, ThroughputRow
 
@@ -129,7 +131,7 @@ def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
     cores = f"{measured['cpus']} CPU core{'s' if measured['cpus'] > 1 else ''}"
     caption = (
         f"A model of {measured['parameters']:,} parameters on {measured['device']} ({cores}), measured "
-        f"{measured['measured'][:10]}; mean ± standard deviation over rounds in which all methods take turns. “–”: XLA "
+        f"{measured['measured'][:10]}; {_rounds(measured)}. “–”: XLA "
         f"plans more memory than the allowed {_cap(measured)}. “no noise” is clipping alone, which is not private."
     )
     rows = [
@@ -138,6 +140,13 @@ def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
     ]
     columns = ["batch size", *(_TITLES[method] for method in speeds.methods)]
     return Table("table", "Steps per second", columns, rows, caption, measured["rows"])
+
+
+def _rounds(measured: Throughput) -> str:
+    """Returns what the speeds of the table are over."""
+    if all(row["steps_per_second_std"] is None for row in measured["rows"]):
+        return "in one round"
+    return "mean ± standard deviation over rounds in which all methods take turns"
 
 
 def _largest_table(measured: Throughput) -> Table:

@@ -25,8 +25,10 @@ function asText(link) {
 
 function mendLinks() {
   const inMlflow = document.querySelectorAll("[data-mlflow]"), index = document.querySelector("[data-index]");
-  if (place === "served") inMlflow.forEach(asLink);
-  else for (const note of document.querySelectorAll(".where-mlflow")) note.hidden = !inMlflow.length;
+  if (place === "served") {
+    inMlflow.forEach(asLink);
+    for (const note of document.querySelectorAll(".where-mlflow")) note.remove();
+  }
   if (index && place === "served") index.href = "/";
   if (place !== "frame") return;
   index?.closest("p").remove();

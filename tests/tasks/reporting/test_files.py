@@ -140,13 +140,13 @@ def test_markdown_escapes_text_that_looks_like_markup() -> None:
     assert "\n````sh\necho '```'\n````\n" in markdown
 
 
-def test_a_png_has_twice_the_size_and_all_texts() -> None:
+def test_a_png_has_three_times_the_size_and_all_texts() -> None:
     figure = make_figure("AUC loss")
     svg = standalone(figure.svg)
     root = ET.fromstring(svg)
     png = as_png(svg)
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", png[16:24]) == (2 * int(root.get("width", "")), 2 * int(root.get("height", "")))
+    assert struct.unpack(">II", png[16:24]) == (3 * int(root.get("width", "")), 3 * int(root.get("height", "")))
     without = re.sub(r"<text.*?</text>", "", svg)
     assert as_png(without) != png
     # The font has each of these characters.

@@ -14,7 +14,8 @@ import pytest
 
 import tasks.reporting
 from tasks.reporting.axes import log_ticks, number_text, ticks
-from tasks.reporting.plots import Bar, Level, Mark, Point, Series, bar_chart, line_chart
+from tasks.reporting.plots import Bar, Level, Mark, bar_chart, line_chart
+from tasks.reporting.series import Point, Series
 from tasks.reporting.svg import WIDTH, standalone
 
 EM = 12
