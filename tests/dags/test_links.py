@@ -24,10 +24,14 @@ print("RESULT " + json.dumps(found))
 def addresses(home: Path, **servers: str) -> list[str | None]:
     run, page = home / "runs" / "clip_norm" / "r1", home / "reports" / "clip_norm" / "r1" / "page.html"
     write_json(run / "plan.json", {"parent": {"experiment": "3", "mlflow_run": "abc", "pipeline": "clip_norm"}})
-    unset = {name: value for name, value in airflow_environment().items() if name not in (MLFLOW_AT, REPORTS_AT)}
+    unset = {
+        name: value
+        for name, value in airflow_environment(home / "airflow").items()
+        if name not in (MLFLOW_AT, REPORTS_AT)
+    }
     done = subprocess.run(
         [sys.executable, "-c", ADDRESSES, str(run), str(page), "/etc/passwd"],
-        env=unset | {"AIRFLOW_HOME": str(home / "airflow")} | servers,
+        env=unset | servers,
         capture_output=True,
         text=True,
         check=False,

@@ -57,7 +57,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     requests = [(dag, body if isinstance(body, str) else json.dumps(body)) for dag, body in REQUESTS.values()]
     done = subprocess.run(
         [sys.executable, "-c", ANSWER, json.dumps(requests)],
-        env=airflow_environment() | {"AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow"))},
+        env=airflow_environment(tmp_path_factory.mktemp("airflow")),
         capture_output=True,
         text=True,
         check=False,
@@ -100,6 +100,6 @@ def test_who_is_not_logged_in_learns_nothing(answers: dict[str, Any]) -> None:
 def test_names_are_allowed_as_ids(answers: dict[str, Any]) -> None:
     import re
 
-    pattern = airflow_environment()["AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN"]
+    pattern = airflow_environment(Path("airflow"))["AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN"]
     for name in ("no choice", "preparation"):
         assert re.fullmatch(pattern, answers[name]["dag_run_id"])

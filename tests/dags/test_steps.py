@@ -48,8 +48,7 @@ failing()
 def test_what_may_pass_is_tried_again_and_what_is_final_is_not(tmp_path: Path) -> None:
     (tmp_path / "dags" / "calls").mkdir(parents=True)
     (tmp_path / "dags" / "failing.py").write_text(FAILING)
-    environment = airflow_environment() | {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+    environment = airflow_environment(tmp_path / "airflow") | {
         "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
     }
     for arguments in (["db", "migrate"], ["dags", "test", "failing"]):
