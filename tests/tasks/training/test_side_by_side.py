@@ -164,7 +164,9 @@ def test_an_error_stops_the_others_and_is_raised(
     stopped: list[str] = []
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
+    def failing(
+        trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool], watch: Any
+    ) -> None:
         if trial == first:
             assert all(event.wait(SECONDS) for event in begun.values())
             raise RuntimeError("the first one failed")
@@ -174,7 +176,7 @@ def test_an_error_stops_the_others_and_is_raised(
                 time.sleep(0.01)
         assert trial != fourth, "nothing begins after an error"
         try:
-            truly(trial, data, hardware=hardware, should_stop=should_stop)
+            truly(trial, data, hardware=hardware, should_stop=should_stop, watch=watch)
         except Stopped:
             stopped.append(trial.key)
             raise
@@ -203,14 +205,16 @@ def test_what_was_finished_beside_a_failure_is_kept(
     good, bad = make_trial(prepared), make_trial(prepared, seed=1)
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
+    def failing(
+        trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool], watch: Any
+    ) -> None:
         if trial == bad:
             deadline = time.monotonic() + SECONDS
             while not good.folder.exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             raise RuntimeError("bad")
-        truly(trial, data, hardware=hardware, should_stop=should_stop)
+        truly(trial, data, hardware=hardware, should_stop=should_stop, watch=watch)
 
     at_once(2, monkeypatch)
     with monkeypatch.context() as patch:
