@@ -3,30 +3,37 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIPELINE ?= relative_loss
+REPORTS_PORT ?= 8090
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
+RUNS ?= 3
 
+# `exec` makes the program a child of make itself, which it watches: make does not pass on a SIGINT.
 # The fields of the trigger form, as `make run NAME=value`.
 CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(DATASET)') \
 	$(if $(RAW),--raw '$(RAW)') $(if $(TASKS),--tasks '$(TASKS)') \
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test effects false-alarms planted lint format up validate bench bench-prepare walk mutants lock
+.PHONY: help run test test-servers effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
+	lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
 	@echo '  make run takes PIPELINE=name|all PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
-	@echo '  make up takes AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
+	@echo '  make up takes REPORTS_PORT= AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
 
 run: $(VENV)/installed ## run a pipeline through Airflow, print its table and write its page
-	@$(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
+	@exec $(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
 
 # The tests start many processes, which read our compiled modules instead of compiling them again.
 test: lint ## lint, type-check and test
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make up restarted during a run (about 10 minutes)
+	@SERVERS_RUNS='$(RUNS)' $(BIN)/python -m pytest -q -m servers tests/tasks/runtime/test_beside_servers.py
 
 effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all
@@ -48,8 +55,8 @@ format: $(VENV)/installed ## format the code and apply lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-up: $(VENV)/installed ## start the Airflow UI and an MLflow server; Ctrl-C stops both
-	@$(BIN)/python -m tasks up --airflow-port '$(AIRFLOW_PORT)' --mlflow-port '$(MLFLOW_PORT)'
+up: $(VENV)/installed ## serve the reports, the Airflow UI and MLflow; Ctrl-C stops them
+	@exec $(BIN)/python -m tasks up --reports-port '$(REPORTS_PORT)' --airflow-port '$(AIRFLOW_PORT)' --mlflow-port '$(MLFLOW_PORT)'
 
 validate: $(VENV)/installed ## check pipelines.yaml
 	@$(BIN)/python -m tasks validate

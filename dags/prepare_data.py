@@ -6,43 +6,38 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from airflow.sdk import Asset, Metadata, Param, dag, task
+from airflow.sdk import Asset, Metadata, Param, dag
 
-from dags.factory import dataset_param, filled_in_params, profile_param, raw_param, tasks_param
+from dags import links
+from dags.form import dataset_param, filled_in_params, pipeline_param, profile_param, raw_param, tasks_text_param
+from dags.steps import RETRIES, run_step, step_task
 from tasks.config.loading import load_config
-from tasks.runtime.progress import step
 
 PREPARED_DATA = Asset("prepared_data")
 _CONFIG = load_config()
-_PIPELINES = list(_CONFIG.pipelines)
 # Markdown, so not indented.
 _DOC = """
 ### From raw logs to encoded splits
 Splits the log chronologically 80/10/10, log-transforms integers, builds vocabularies from the training split and writes
-encoded arrays that training memory-maps. Data that is already prepared is reused. The asset `prepared_data` carries the
-fingerprints.
+encoded arrays that training memory-maps. Data that is already prepared is reused. The log of the task `prepare`, and
+its Details, link to the data cards. The asset `prepared_data` carries the fingerprints.
 """
 
 
 @dag(
     dag_id="prepare_data",
-    dag_display_name="Prepare data",
+    dag_display_name="prepare_data · Prepare data",
     schedule=None,
     catchup=False,
     max_active_runs=1,
+    default_args=RETRIES,
     tags=["data"],
     doc_md=_DOC,
     params={
-        "pipeline": Param(
-            "relative_loss" if "relative_loss" in _PIPELINES else _PIPELINES[0],
-            type="string",
-            enum=_PIPELINES,
-            title="Pipeline",
-            description="Its datasets are prepared.",
-        ),
+        "pipeline": pipeline_param(_CONFIG),
         "profile": profile_param(_CONFIG, _CONFIG.profiles),
         "dataset": dataset_param(_CONFIG),
-        "tasks": tasks_param(None),
+        "tasks": tasks_text_param(),
         "raw": raw_param(),
         "refit": Param(
             False,
@@ -54,17 +49,24 @@ fingerprints.
     },
 )
 def prepare_data() -> None:
-    @task(outlets=[PREPARED_DATA])
+    @step_task()
+    def check() -> None:
+        from tasks.check import check
+
+        run_step(check, {name: value for name, value in filled_in_params().items() if name != "refit"})
+
+    @step_task(outlets=[PREPARED_DATA])
     def prepare() -> Iterator[Any]:
         from tasks.prepare import prepare_datasets
 
         options = filled_in_params()
         refit = options.pop("refit", False)
-        prepared = step(functools.partial(prepare_datasets, refit=refit), options)
+        prepared = run_step(functools.partial(prepare_datasets, refit=refit), options)
+        links.push_data_cards(prepared)
         yield Metadata(PREPARED_DATA, extra={item["dataset"]: item["fingerprint"] for item in prepared})
         return prepared
 
-    prepare()
+    check() >> links.with_links(prepare(), *map(links.data_card_link, _CONFIG.datasets))
 
 
 prepare_data()

@@ -3,5 +3,5 @@
 It knows nothing of Airflow, MLflow, Dask, YAML or files; ``tasks`` builds on it.
 
 Doors: the rooms ``clipping``, ``models``, ``training``, ``accounting``, ``labels`` and ``audit``, and the
-modules ``sampling`` and ``partition_selection``.
+modules ``sampling``, ``epochs`` and ``partition_selection``.
 """

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -46,6 +45,7 @@ from dp_core.accounting.events import BallsInBinsDpEvent, gaussian_event, poisso
 from dp_core.accounting.loss_cells import SampledGaussian
 from dp_core.accounting.lower_bound import epsilon_lower
 from dp_core.accounting.shuffled_lower_bound import shuffled_epsilon_lower
+from dp_core.epochs import batches_per_epoch
 
 # The share of δ that truncating large batches may use up.
 TRUNCATION_SHARE_OF_DELTA = 1e-3
@@ -231,7 +231,7 @@ class ShuffledSampler(EpochSampler):
 
     @property
     def batches_per_epoch(self) -> int:
-        return self.examples // self.expected_batch_size
+        return int(batches_per_epoch(self.name, self.examples, self.expected_batch_size))
 
     def sizes(self, rng: np.random.Generator) -> np.ndarray:
         return np.full(self.batches_per_epoch, self.expected_batch_size)
@@ -264,7 +264,7 @@ class BallsInBinsSampler(EpochSampler):
 
     @property
     def batches_per_epoch(self) -> int:
-        return max(1, round(self.examples / self.expected_batch_size))
+        return int(batches_per_epoch(self.name, self.examples, self.expected_batch_size))
 
     def sizes(self, rng: np.random.Generator) -> np.ndarray:
         bins = self.batches_per_epoch
@@ -322,19 +322,6 @@ def make_sampler(
     # The extra slot is for the example that the neighbour has more.
     largest = smallest_above(allowed, examples, sampler.sampling_probability) + 1
     return dataclasses.replace(sampler, max_batch_size=min(examples, largest))
-
-
-def steps_for_epochs(*, examples: int, batch_size: int, epochs: float, sampler: str = "poisson") -> int:
-    """Returns the number of steps that cover ``epochs`` epochs, at least 1.
-
-    >>> steps_for_epochs(examples=1010, batch_size=64, epochs=2)
-    32
-    >>> steps_for_epochs(examples=1010, batch_size=64, epochs=2, sampler="shuffle")
-    30
-    """
-    made = SAMPLERS[sampler](examples, batch_size, batch_size)
-    per_epoch = made.batches_per_epoch if isinstance(made, EpochSampler) else examples / batch_size
-    return max(1, math.ceil(epochs * per_epoch))
 
 
 def deal(sampler: EpochSampler, epoch: int) -> DealtEpoch:

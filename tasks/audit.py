@@ -8,7 +8,7 @@ from tasks.config.loading import load_config
 from tasks.privacy.statement import summary
 from tasks.privacy.verdict import AuditFailure, judge
 from tasks.runtime.progress import note
-from tasks.runtime.tracking import log_audit
+from tasks.runtime.trial_runs import log_audit
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, TrainedTrial
 

@@ -12,12 +12,15 @@ from typing import Any, get_args
 
 from tasks import cli_verbs
 from tasks.config.pipeline import SamplerName
+from tasks.config.selection import as_list
 from tasks.runtime.errors import UserError
+from tasks.runtime.interrupted_make import watch_make
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit status: 0 if it succeeded, 2 for an error that the user can fix."""
     options = _parser().parse_args(arguments)
+    watch_make()
     try:
         if options.json:
             with _standard_output_to_standard_error():
@@ -68,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_pipeline_verbs(verbs: Any) -> None:
     verb = _verb(verbs, "run", cli_verbs.run, "run a pipeline through its Airflow DAG and print its table")
     _selection_arguments(verb, pipeline="pipeline to run, or `all` (default: relative_loss)")
-    verb = _verb(verbs, "up", cli_verbs.up, "start the Airflow UI and an MLflow server; Ctrl-C stops both")
+    verb = _verb(verbs, "up", cli_verbs.up, "serve the reports, the Airflow UI and MLflow; Ctrl-C stops them")
+    verb.add_argument("--reports-port", type=int, default=8090, metavar="PORT", help="default: 8090")
     verb.add_argument("--airflow-port", type=int, default=8080, metavar="PORT", help="default: 8080")
     verb.add_argument("--mlflow-port", type=int, default=5000, metavar="PORT", help="default: 5000")
     verb.add_argument(
@@ -174,17 +178,10 @@ def _selection_arguments(verb: argparse.ArgumentParser, pipeline: str = "default
     verb.add_argument("--profile", metavar="NAME", help="scale of the run: smoke, quick (the default) or paper")
     verb.add_argument("--dataset", metavar="NAME", help="dataset of pipelines.yaml to use for all tasks")
     verb.add_argument("--raw", metavar="FILES", help="raw log of --dataset: a file, a folder or a quoted pattern")
+    verb.add_argument("--tasks", type=as_list, metavar="TASK,…", help="for example pctr,pcvr (default: the pipeline's)")
+    verb.add_argument("--epsilons", metavar="EPSILON,…", help="privacy budgets, for example 1,10 (default: the grid's)")
     verb.add_argument(
-        "--tasks", type=_list_of(str), metavar="TASK,…", help="for example pctr,pcvr (default: the pipeline's)"
-    )
-    verb.add_argument(
-        "--epsilons",
-        type=_list_of(_positive(float)),
-        metavar="EPSILON,…",
-        help="privacy budgets, for example 1,10 (default: the grid's)",
-    )
-    verb.add_argument(
-        "--seeds", type=_positive(int), metavar="N", help="number of seeds to average over (default: the grid's)"
+        "--seeds", type=_number_or_text, metavar="N", help="number of seeds to average over (default: the grid's)"
     )
 
 
@@ -214,6 +211,14 @@ def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
         "balls_in_bins, each example joins one batch of every epoch, drawn independently; shuffle, each epoch is "
         "shuffled and cut into batches of one size",
     )
+
+
+def _number_or_text(text: str) -> int | str:
+    """Returns the whole number, or the text: the check of the run's options says all that is wrong, at once."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _positive(kind: type) -> Callable[[str], Any]:

@@ -45,15 +45,20 @@ def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:
 
 def _print_report(made: dict[str, str]) -> None:
     from tasks.reporting.terminal import print_report
+    from tasks.runtime.running_servers import running_servers
 
-    print_report(Path(made["page"]).parent)
-    print(f"Page: {made['page']}")
+    page = Path(made["page"])
+    print_report(page.parent)
+    print(f"Page: {page}")
+    servers = running_servers()
+    if servers is not None:
+        print(f"Open: {servers.reports}/{page.relative_to(home() / 'reports').as_posix()}")
 
 
 def up(options: Namespace) -> Answer:
-    from tasks.runtime.servers import up
+    from tasks.runtime.servers import Ports, up
 
-    up(options.airflow_port, options.mlflow_port, options.host)
+    up(Ports(options.reports_port, options.airflow_port, options.mlflow_port), options.host)
     return Answer(None)
 
 
@@ -80,9 +85,13 @@ def generate(options: Namespace) -> Answer:
 
 
 def prepare(options: Namespace) -> Answer:
+    from tasks.check import check
+
+    chosen = _selection(options)
+    check(chosen)
     from tasks.prepare import prepare_datasets
 
-    prepared = prepare_datasets(_selection(options), refit=options.refit)
+    prepared = prepare_datasets(chosen, refit=options.refit)
     lines = [f"{item['dataset']}: {item['path']}; data card: {item['data_card']}" for item in prepared]
     return Answer(prepared, "\n".join(lines))
 
@@ -95,10 +104,13 @@ def describe(options: Namespace) -> Answer:
 
 
 def plan(options: Namespace) -> Answer:
+    from tasks.check import check
+
+    selection = _selection(options)
+    check(selection)
     from tasks.plan import plan
     from tasks.prepare import prepare_datasets
 
-    selection = _selection(options)
     planned = plan(selection, prepare_datasets(selection))
     left = sum(len(group["items"]) for group in planned["groups"])
     return Answer(planned, f"{counted(left, 'trial')} to train in {planned['run']}")

@@ -13,6 +13,7 @@ from tasks.data.prepared import open_prepared
 from tasks.privacy.noise_curves import noise_by_batch_size
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import write_json
+from tasks.runtime.mlflow_views import SweepMetric
 from tasks.runtime.progress import Ticker
 from tasks.speed.results import Throughput
 from tasks.training.items import Plan, read_plan
@@ -59,18 +60,21 @@ def measure(run_folder: str) -> str:
     return run_folder
 
 
-def measured_metrics(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that MLflow shows for a measurement: one for each point."""
+def measured_metrics(measured: Mapping[str, Any]) -> list[SweepMetric]:
+    """Returns the metrics that MLflow shows for a measurement: one for each point, over ε if it has one."""
     if "rows" in measured:
         speeds = [row for row in measured["rows"] if row["fits"]]
-        names = [f"{row['method']}{'_with_noise' * row['noise']}.{row['batch_size']}" for row in speeds]
-        return {f"steps_per_second.{name}": row["steps_per_second"] for name, row in zip(names, speeds, strict=True)}
-    return {
-        f"noise_std.fixed_{fixed}.{epsilon}.{point['batch_size']}": point["standard_deviation"]
+        names = [f"{row['method']}{'_with_noise' * row['noise']}/batch_{row['batch_size']}" for row in speeds]
+        return [
+            SweepMetric(f"steps_per_second/{name}", None, row["steps_per_second"])
+            for name, row in zip(names, speeds, strict=True)
+        ]
+    return [
+        SweepMetric(f"noise_std/fixed_{fixed}/batch_{point['batch_size']}", float(epsilon), point["standard_deviation"])
         for fixed in ("epochs", "steps")
         for epsilon, points in measured[fixed].items()
         for point in points
-    }
+    ]
 
 
 def _curves(curves: NoiseCurves, planned: Plan) -> NoiseMeasured:

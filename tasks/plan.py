@@ -48,7 +48,7 @@ def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> Pla
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
     cards = {item["dataset"]: Path(item["data_card"]) for item in prepared}
-    parent = start_pipeline_run(config, selection, folder.name, opened, cards)
+    parent = start_pipeline_run(config, selection, folder.name, opened, cards, trials)
     items: list[PlannedTrial] = [
         {
             "run": str(folder),

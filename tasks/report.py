@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import datetime
-import math
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.audit import audit_group
 from tasks.config.dataset import TaskName
 from tasks.config.loading import load_config
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.measure import MEASURED, measured_metrics
-from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.privacy.choice_cost import choice_cost, choice_table
 from tasks.privacy.statement import audits_line
 from tasks.reporting.document import Document, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement, Sweep
 from tasks.reporting.exhibits.registry import exhibits
-from tasks.reporting.exhibits.relative_loss import relative_percent
-from tasks.reporting.files import PAGE, report_files, write_report
+from tasks.reporting.files import PAGE, STATEMENTS, report_files, write_report
 from tasks.reporting.index import write_index
 from tasks.reporting.notes import fairness_notes
-from tasks.reporting.results import Outcome, Result, choose
-from tasks.reporting.tables import grid_table, settings_table, trials_table
+from tasks.reporting.results import Outcome, choose
+from tasks.reporting.tables import ListedTrial, measured_settings, settings_table, settings_that_varied, trials_table
+from tasks.reporting.targets import compare_target, run_target
+from tasks.reporting.terminal import report_text
+from tasks.reporting.tracked import description, relative_losses, sweep_metrics
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
-from tasks.runtime.progress import say
-from tasks.runtime.tracking import log_report, provenance, run_link
+from tasks.runtime.mlflow_views import SweepMetric
+from tasks.runtime.progress import note, say, say_result
+from tasks.runtime.tracking import log_report, provenance
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, Plan, PlannedTrial, read_plan
 from tasks.training.logged import find_finished
@@ -47,12 +48,19 @@ class _Run(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """What a report says: the exhibit, the tables behind it, notes for the reader, and the metrics for MLflow."""
+    """What a report says: the exhibit, what stands behind it, notes for the reader, and the numbers for MLflow.
+
+    Attributes:
+        relative_losses: Those of the trials, by their runs in MLflow.
+        statements: The privacy statements of the trials, by their anchors.
+    """
 
     exhibit: Exhibit
     details: Sequence[Table]
     notes: Sequence[str]
-    metrics: Mapping[str, float]
+    metrics: Sequence[SweepMetric]
+    relative_losses: Mapping[str, float | None]
+    statements: Mapping[str, str]
 
 
 def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
@@ -76,24 +84,39 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
         prepared={name: open_prepared(Path(path)) for name, path in plan["prepared"].items()},
     )
     contents = _trained(run, new) if run.grids.trains else _measured(run)
-    document = _document(run, contents)
+    only_for_tests = config.profile(selection["profile"]).only_for_tests
+    document = _document(run, contents, only_for_tests=only_for_tests)
 
     final = home() / "reports" / selection["pipeline"] / run.folder.name
     with whole_directory(final) as folder:
         names = [path.name for path in write_report(folder, document)]
         shutil.rmtree(final, ignore_errors=True)  # an earlier report of the same run
-    point_latest_at(final)
+    point_latest_at(final, f"latest-{selection['profile']}")
+    if not only_for_tests:
+        point_latest_at(final)
     index = write_index(home() / "reports")
-    log_report(plan["parent"]["mlflow_run"], contents.metrics, [final / name for name in names])
+    log_report(
+        plan["parent"],
+        metrics=contents.metrics,
+        files=[final / name for name in names],
+        note=description(document, plan["parent"], contents.relative_losses),
+        relative_losses=contents.relative_losses,
+    )
+    # For the log of the step. Who runs the pipeline in a terminal sees the same at the end. Indented, because a line
+    # that begins with ✗ would be taken for an error.
+    for line in report_text(final).splitlines():
+        note(f"  {line}")
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
-    return report_files(final)
+    made = report_files(final)
+    say_result(made)
+    return made
 
 
 def _measured(run: _Run) -> _Contents:
     numbers = read_json(run.folder / MEASURED)
     exhibit = exhibits()[run.pipeline.exhibit].make(Measurement(run.pipeline, numbers))
-    return _Contents(exhibit, [], [], measured_metrics(numbers))
+    return _Contents(exhibit, [measured_settings(run.grids)], [], measured_metrics(numbers), {}, {})
 
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
@@ -110,17 +133,34 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
         if result.epsilon is not None
     }
     epsilons = {item["trial"]: item["epsilon"] for item in audited}
-    links = [run_link(run.plan["parent"]["experiment"], item["mlflow_run"]) for item in audited]
+    chosen = {outcome.trial for result in results for outcome in result.chosen}
+    experiment = run.plan["parent"]["experiment"]
+    listed = [
+        ListedTrial(
+            one, one.trial in chosen, run_target(experiment, item["mlflow_run"]), f"{STATEMENTS}#{_anchor(number)}"
+        )
+        for number, (one, item) in enumerate(zip(finished, audited, strict=True), 1)
+    ]
     return _Contents(
         exhibit=spec.make(Sweep(run.pipeline, results, _ceilings(run))),
         details=[
             settings_table(results, epsilons),
             choice_table(results, costs, epsilons),
-            trials_table(zip(finished, links, strict=True)),
+            trials_table(listed),
+            *settings_that_varied([one.trial for one in finished]),
         ],
         notes=fairness_notes(results),
-        metrics=_metrics(run.pipeline, results, costs),
+        metrics=sweep_metrics(run.pipeline, results, costs),
+        relative_losses=relative_losses(audited, finished, results),
+        statements={
+            _anchor(number): one.statement.read_text(encoding="utf-8") for number, one in enumerate(finished, 1)
+        },
     )
+
+
+def _anchor(number: int) -> str:
+    """Returns the anchor of a trial's statement. It is not the trial's key, which statements do not have."""
+    return f"trial-{number}"
 
 
 def _audited(planned: Sequence[PlannedTrial], new: Iterable[AuditedTrial]) -> list[AuditedTrial]:
@@ -128,7 +168,11 @@ def _audited(planned: Sequence[PlannedTrial], new: Iterable[AuditedTrial]) -> li
     known = {item["trial"]: item for item in new}
     keys = [Trial.model_validate(item["trial"]).key for item in planned]
     found = [find_finished(item) for item, key in zip(planned, keys, strict=True) if key not in known]
-    known |= {item["trial"]: item for item in audit_group(found)}
+    if found:
+        # Loads JAX, which a report of trials that were just audited does not need.
+        from tasks.audit import audit_group
+
+        known |= {item["trial"]: item for item in audit_group(found)}
     return [known[key] for key in keys]
 
 
@@ -142,38 +186,7 @@ def _ceilings(run: _Run) -> dict[TaskName, Mapping[str, float]]:
     return ceilings
 
 
-def _metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[int, ChoiceCost]) -> dict[str, float]:
-    """Returns each cell's numbers, named by its task, its method if there are several, and its budget."""
-    metrics = {}
-    baselines = {result.task: result for result in results if result.epsilon is None}
-    several = bool(pipeline.columns) or len({result.arm for result in results if result.epsilon is not None}) > 1
-    for number, result in enumerate(results):
-        arm = [_metric_part(result.arm.label)] if several and result.epsilon is not None else []
-        name = ".".join([result.task, *arm, result.trial.epsilon_label])
-        if not result.diverged:
-            metrics[f"test_loss.{name}"] = result.loss
-            relative, _ = relative_percent(result, baselines[result.task])
-            if math.isfinite(relative):
-                metrics[f"relative_loss_percent.{name}"] = relative
-        if (cost := costs.get(number)) is not None and cost.holds is not None:
-            metrics[f"epsilon_with_choice.{name}"] = cost.holds
-        elif cost is not None and cost.only_seeded:
-            # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its own.
-            metrics[f"epsilon_with_choice_if_secret.{name}"] = cost.priced
-    return metrics
-
-
-def _metric_part(label: str) -> str:
-    """Returns a method's name with the characters that MLflow allows in a metric.
-
-    >>> _metric_part("batch 8,192 · 32 epochs")
-    'batch_8192_32_epochs'
-    """
-    kept = "".join(c if c.isalnum() or c in "._-" else " " for c in label.replace(",", ""))
-    return "_".join(kept.split())
-
-
-def _document(run: _Run, contents: _Contents) -> Document:
+def _document(run: _Run, contents: _Contents, *, only_for_tests: bool) -> Document:
     selection, exhibit, parent = run.plan["selection"], contents.exhibit, run.plan["parent"]
     title, _, of_the_paper = run.pipeline.title.partition(" (")
     return Document(
@@ -189,10 +202,15 @@ def _document(run: _Run, contents: _Contents) -> Document:
         tables=exhibit.tables,
         findings=exhibit.findings,
         notes=[*exhibit.notes, *contents.notes],
-        details=[*contents.details, grid_table(run.grids)],
+        details=contents.details,
         cards={name: prepared.data_card.read_text(encoding="utf-8") for name, prepared in run.prepared.items()},
+        statements=contents.statements,
         provenance=provenance(run.prepared),
-        mlflow_link=run_link(parent["experiment"], parent["mlflow_run"]),
+        mlflow_link=run_target(parent["experiment"], parent["mlflow_run"]),
+        compare_link=compare_target(parent["experiment"], contents.relative_losses)
+        if len(contents.relative_losses) > 1
+        else "",
+        only_for_tests=only_for_tests,
     )
 
 

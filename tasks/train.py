@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tasks.config.loading import load_config
 from tasks.data.prepared import open_prepared
+from tasks.runtime.trial_runs import live_run
 from tasks.training.finished import is_trained
 from tasks.training.hardware import is_first_process
 from tasks.training.items import PlannedTrial, TrainedTrial, TrialGroup
@@ -35,7 +36,8 @@ def train(group: TrialGroup) -> list[TrainedTrial] | None:
 
     def train_one(item: PlannedTrial, should_stop: Callable[[], bool]) -> None:
         prepared = open_prepared(Path(item["prepared"]))
-        run_trial(trials[item["number"]], prepared, hardware=hardware, should_stop=should_stop)
+        with live_run(item, shown=is_first_process()) as watch:
+            run_trial(trials[item["number"]], prepared, hardware=hardware, should_stop=should_stop, watch=watch)
         if is_first_process():
             log(item, reused=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,24 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DP_ADS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return (tmp_path / "home").resolve()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Makes an MLflow store without runs, which takes seconds, once for all tests. Returns its database."""
+    from mlflow.tracking import MlflowClient
+
+    database = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{database}").search_experiments()
+    return database
+
+
+@pytest.fixture
+def own_store(own_home: Path, empty_store: Path) -> Path:
+    """Sets a fresh home folder that has an MLflow store without runs, and returns the folder."""
+    (own_home / "mlflow").mkdir(parents=True)
+    shutil.copy(empty_store, own_home / "mlflow")
+    return own_home
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+import tasks.runtime.processes
 import tasks.runtime.servers
 from tasks.cli import main
 from tasks.runtime.home import CHECKOUT
@@ -41,7 +42,7 @@ def service(file: str) -> dict[str, Any]:
     return services["pipeline"]
 
 
-def started_up(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, str]:
+def started_up(monkeypatch: pytest.MonkeyPatch) -> tuple[tasks.runtime.servers.Ports, str]:
     """Returns the ports and the address that the container's command passes to ``up``."""
     given = []
     monkeypatch.setattr(tasks.runtime.servers, "up", lambda *arguments: given.append(arguments))
@@ -102,11 +103,10 @@ def test_runs_as_an_ordinary_user() -> None:
 
 
 def test_listens_inside_the_container_and_is_published_on_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    airflow_port, mlflow_port, host = started_up(monkeypatch)
+    ports, host = started_up(monkeypatch)
     assert host == "0.0.0.0"
-    expected = [f"127.0.0.1:{port}:{port}" for port in (airflow_port, mlflow_port)]
-    assert service("compose.yaml")["ports"] == expected
-    assert arguments_of("EXPOSE") == [f"{airflow_port} {mlflow_port}"]
+    assert service("compose.yaml")["ports"] == [f"127.0.0.1:{port}:{port}" for port in ports]
+    assert arguments_of("EXPOSE") == [" ".join(map(str, ports))]
 
 
 def test_what_is_generated_outlives_the_container() -> None:
@@ -125,7 +125,7 @@ def test_compose_builds_this_checkout() -> None:
 
 def test_stopping_has_time_to_stop_the_servers() -> None:
     grace = service("compose.yaml")["stop_grace_period"]
-    assert int(grace.removesuffix("s")) > tasks.runtime.servers.POLITE_SECONDS + 10
+    assert int(grace.removesuffix("s")) > 2 * tasks.runtime.processes.POLITE_SECONDS + 10
 
 
 def test_the_gpu_is_an_argument_of_the_same_build() -> None:

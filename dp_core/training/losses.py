@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -65,6 +65,17 @@ def mean_poisson_log_loss(logits: np.ndarray, counts: np.ndarray) -> float:
         return float(np.mean(np.exp(f) - counts * f))
 
 
+def mean_log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Returns the mean of ``binary_cross_entropy`` over a split, in float64.
+
+    >>> round(mean_log_loss(np.array([0.0, 0.0]), np.array([0, 1])), 4)
+    0.6931
+    """
+    f = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # The loss of a diverged model is not a number.
+        return float(np.mean(np.logaddexp(0.0, f) - labels * f))
+
+
 class Objective(NamedTuple):
     """The losses of a task.
 
@@ -72,14 +83,32 @@ class Objective(NamedTuple):
         example_loss: ``(logits, labels) -> losses``, the training loss of each example.
         reported_loss: ``(logits, labels) -> loss``, the loss over a whole split, on NumPy arrays.
         reported_name: The name of the reported loss in records and tables.
+        gain: The name of the metric that is 1 − the reported loss, if people know the loss by that one.
+        beside: Metrics of a split beside the reported loss, by name.
     """
 
     example_loss: Callable[[jax.Array, jax.Array], jax.Array]
     reported_loss: Callable[[np.ndarray, np.ndarray], float]
     reported_name: str
+    gain: str | None = None
+    beside: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {}
+
+    def metrics_of_loss(self, loss: float) -> dict[str, float]:
+        """Returns the reported loss as a metric.
+
+        >>> OBJECTIVES["pctr"].metrics_of_loss(0.25), OBJECTIVES["pconvs"].metrics_of_loss(0.25)
+        ({'auc': 0.75}, {'poisson_log_loss': 0.25})
+        """
+        return {self.reported_name: loss} if self.gain is None else {self.gain: 1.0 - loss}
+
+    def evaluate(self, logits: np.ndarray, labels: np.ndarray) -> tuple[float, dict[str, float]]:
+        """Returns the reported loss over a whole split, and all metrics of the split by name."""
+        loss = self.reported_loss(logits, labels)
+        others = {name: metric(logits, labels) for name, metric in self.beside.items()}
+        return loss, {**self.metrics_of_loss(loss), **others}
 
 
-_CLASSIFICATION = Objective(binary_cross_entropy, auc_loss, "auc_loss")
+_CLASSIFICATION = Objective(binary_cross_entropy, auc_loss, "auc_loss", gain="auc", beside={"log_loss": mean_log_loss})
 OBJECTIVES: dict[str, Objective] = {
     "pctr": _CLASSIFICATION,
     "pcvr": _CLASSIFICATION,

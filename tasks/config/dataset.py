@@ -14,6 +14,8 @@ from tasks.logs.formats import LOG_FORMATS
 
 TaskName = Literal["pctr", "pcvr", "pconvs"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
+# The tasks in text for people.
+TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 TimeFormat = Literal["seconds", "milliseconds", "microseconds", "iso8601"]
 # The unit that times of a format are read in.
 TIME_UNITS: dict[TimeFormat, str] = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "iso8601": "us"}

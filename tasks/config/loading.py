@@ -29,9 +29,14 @@ _T = TypeVar("_T")
 
 
 class Profile(Section):
-    """Scale of a run: synthetic log, vocabularies, networks, evaluations."""
+    """Scale of a run: synthetic log, vocabularies, networks, evaluations.
+
+    Attributes:
+        only_for_tests: Whether results mean nothing. Their pages say so, and ``latest`` never points at them.
+    """
 
     description: str = ""
+    only_for_tests: bool = False
     synthetic_rows: Annotated[Count, Field(ge=1000)]
     min_count: Count
     hidden_layers: Items[Count]

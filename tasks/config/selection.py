@@ -1,22 +1,42 @@
 """Resolves the options of a run against ``pipelines.yaml``.
 
 The trigger form, the command line and the Makefile offer the same options. This is the one place that checks them and
-fills in the pipeline's own values.
+fills in the pipeline's own values. Messages name an option by the title of its field in the form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from tasks.config.dataset import TASKS, TaskName
+from tasks.config.dataset import TASK_TITLES, TASKS, TaskName
 from tasks.config.loading import Config
+from tasks.config.pipeline import Grids, Pipeline
+from tasks.config.sections import did_you_mean
 from tasks.logs.files import find_files
 from tasks.runtime.errors import UserError
 
-_OPTIONS = ("pipeline", "profile", "dataset", "raw", "tasks", "epsilons", "seeds")
+# The options with the titles of their fields in the form.
+FIELDS = {
+    "pipeline": "Pipeline",
+    "profile": "Profile",
+    "tasks": "Prediction tasks",
+    "epsilons": "Privacy budgets ε",
+    "seeds": "Seeds",
+    "dataset": "Dataset",
+    "raw": "Raw log",
+}
+DEFAULT_PIPELINE, DEFAULT_PROFILE = "relative_loss", "quick"
+# The field of the form accepts this text; ``_epsilons`` parses it.
+_NUMBER = r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+EPSILONS_PATTERN = rf"^\s*({_NUMBER}\s*(,\s*{_NUMBER}\s*)*)?$"
+MOST_SEEDS = 100
+# A longer title hides what follows it in lists of runs.
+_MOST_BUDGETS_IN_A_TITLE = 8
+
+_T = TypeVar("_T")
 
 
 class Selection(NamedTuple):
@@ -31,88 +51,235 @@ class Selection(NamedTuple):
     raw: str | None
 
 
+class Examined(NamedTuple):
+    """Options of a run: every problem with them, and what they select as far as that is known.
+
+    Without problems, ``selection`` is complete. With problems it has the choices that are possible, or it is None if
+    the pipeline or the profile is unknown.
+    """
+
+    selection: Selection | None
+    problems: list[str]
+
+
 def select(config: Config, options: Mapping[str, Any]) -> Selection:
     """Returns the selection for the options. An option that is missing or None takes the pipeline's own value.
 
     Raises:
-        UserError: An option is unknown, or does not fit the pipeline.
+        UserError: Options are unknown, or do not fit the pipeline. One line for each problem.
     """
-    unknown = set(options) - set(_OPTIONS)
-    if unknown:
-        raise UserError(f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(_OPTIONS)}")
-    for name in ("tasks", "epsilons"):
-        if not isinstance(options.get(name) or [], list | tuple):
-            raise UserError(f"{name} must be a list, got {options[name]!r}")
-    pipeline_name = options.get("pipeline") or "relative_loss"
-    profile_name = options.get("profile") or "quick"
-    pipeline = config.pipeline(pipeline_name)
-    grids = config.grids(pipeline_name, profile_name)
+    selection, problems = examine(config, options)
+    if problems or selection is None:
+        raise UserError("\n".join(problems))
+    return selection
 
-    tasks = tuple(dict.fromkeys(options.get("tasks") or ())) or tuple(pipeline.datasets)
-    for task in tasks:
-        if task not in TASKS:
-            raise UserError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
-        if task not in pipeline.datasets:
-            raise UserError(f"pipeline {pipeline_name!r} has no task {task}; it has: {', '.join(pipeline.datasets)}")
-    datasets = {task: options.get("dataset") or pipeline.datasets[task] for task in tasks}
-    for task, name in datasets.items():
-        labels = config.dataset(name).labels
-        if task not in labels:
-            raise UserError(
-                f"dataset {name!r} has no label for {task}; it has: {', '.join(labels)}. "
-                f"Choose tasks to match, for example TASKS={','.join(labels)}"
-            )
 
-    epsilons = tuple(options.get("epsilons") or grids.epsilons)
-    for epsilon in epsilons:
-        if not (_is_number(epsilon) and 0 < epsilon < math.inf):
-            raise UserError(f"epsilon must be a positive number, got {epsilon!r}; the baseline (ε = inf) always runs")
-    seeds: Any = grids.seeds if options.get("seeds") is None else options["seeds"]
-    if not (_is_number(seeds) and seeds >= 1 and seeds % 1 == 0):
-        raise UserError(f"seeds must be a positive whole number, the number of seeds to average over, got {seeds!r}")
-    return Selection(
-        pipeline=pipeline_name,
-        profile=profile_name,
-        tasks=tasks,
-        datasets=datasets,
-        epsilons=tuple(sorted({float(epsilon) for epsilon in epsilons})),
-        seeds=int(seeds),
-        raw=_checked_raw(config, datasets, options.get("raw")),
+def examine(config: Config, options: Mapping[str, Any]) -> Examined:
+    """Checks the options and returns every problem, in the order of the form's fields."""
+    unknown = set(options) - set(FIELDS)
+    problems = [f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(FIELDS)}"] if unknown else []
+    pipeline_name = options.get("pipeline") or DEFAULT_PIPELINE
+    profile_name = options.get("profile") or DEFAULT_PROFILE
+    pipeline = _looked_up(problems, "pipeline", lambda: config.pipeline(pipeline_name))
+    grids: Grids | None = None
+    if pipeline is not None:
+        grids = _looked_up(problems, "profile", lambda: config.grids(pipeline_name, profile_name))
+    tasks = _tasks(problems, pipeline_name, pipeline, options.get("tasks"))
+    epsilons = _epsilons(problems, options.get("epsilons"))
+    seeds = _seeds(problems, options.get("seeds"))
+    datasets = _datasets(problems, config, pipeline, tasks, options.get("dataset"))
+    raw = _checked_raw(problems, config, datasets, options.get("raw")) if datasets else None
+    if pipeline is None or grids is None:
+        return Examined(None, problems)
+    return Examined(
+        Selection(
+            pipeline=pipeline_name,
+            profile=profile_name,
+            tasks=tuple(datasets),
+            datasets=datasets,
+            epsilons=tuple(sorted(grids.epsilons if epsilons is None else epsilons)),
+            seeds=grids.seeds if seeds is None else seeds,
+            raw=raw,
+        ),
+        problems,
     )
+
+
+def run_title(selection: Selection) -> str:
+    """Returns a run's name for people.
+
+    >>> run_title(Selection("relative_loss", "quick", ("pctr", "pcvr"), {}, (0.5, 1.0, 10.0), 2, None))
+    'quick · pCTR, pCVR · ε 0.5, 1, 10'
+    """
+    parts = [selection.profile, titles(selection.tasks)]
+    budgets = [f"{epsilon:g}" for epsilon in selection.epsilons]
+    if len(budgets) > _MOST_BUDGETS_IN_A_TITLE:
+        parts.append(f"{len(budgets)} budgets ε {budgets[0]} to {budgets[-1]}")
+    elif budgets:
+        parts.append(f"ε {', '.join(budgets)}")
+    if selection.raw is not None:
+        parts.append(next(iter(selection.datasets.values())))
+    return " · ".join(parts)
+
+
+def titles(tasks: Iterable[TaskName]) -> str:
+    """Returns the tasks in text for people.
+
+    >>> titles(["pctr", "pconvs"])
+    'pCTR, pConvs'
+    """
+    return ", ".join(TASK_TITLES[task] for task in tasks)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Returns the items of a list, or of a text that separates them by commas.
+
+    >>> as_list("pctr, pcvr"), as_list([1, 10]), as_list(",")
+    (['pctr', 'pcvr'], [1, 10], [])
+    """
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _looked_up(problems: list[str], field: str, look_up: Callable[[], _T]) -> _T | None:
+    try:
+        return look_up()
+    except UserError as error:
+        problems.append(f"{FIELDS[field]}: {error}")
+        return None
+
+
+def _tasks(problems: list[str], name: str, pipeline: Pipeline | None, given: Any) -> list[TaskName]:
+    field, own = FIELDS["tasks"], list(pipeline.datasets) if pipeline is not None else []
+    # A text that is empty is a field that was left empty. An empty list is a choice of nothing.
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return own
+    # Also as it is written for people: pCTR.
+    chosen = [str(task).lower() for task in as_list(given)]
+    if not chosen:
+        problems.append(f"{field}: choose at least one of {titles(own or TASKS)}")
+    _refuse_duplicates(problems, field, chosen)
+    for task in dict.fromkeys(chosen):
+        if task not in TASKS:
+            problems.append(f"{field}: there is no task {task!r}{did_you_mean(task, TASKS)}; known: {', '.join(TASKS)}")
+        elif pipeline is not None and task not in own:
+            problems.append(f"{field}: the pipeline {name} has no {TASK_TITLES[task]}; it has {titles(own)}")
+    possible = {str(task): task for task in own or TASKS}
+    return [possible[task] for task in dict.fromkeys(chosen) if task in possible]
+
+
+def _epsilons(problems: list[str], given: Any) -> tuple[float, ...] | None:
+    """Returns the chosen budgets, or None if none was chosen or not all are possible."""
+    chosen = [] if given is None else as_list(given)
+    if isinstance(given, str) and given.strip() and not chosen:
+        chosen = [given]
+    budgets = [_as_budget(value) for value in chosen]
+    for value, budget in zip(chosen, budgets, strict=True):
+        if budget is None:
+            problems.append(
+                f"{FIELDS['epsilons']}: {_shown(value)} is not a positive number; give numbers such as 1 or 0.5,1,10. "
+                "The baseline without privacy (ε = inf) always runs"
+            )
+    possible = [budget for budget in budgets if budget is not None]
+    _refuse_duplicates(problems, FIELDS["epsilons"], [f"{budget:g}" for budget in possible])
+    return tuple(dict.fromkeys(possible)) if possible and len(possible) == len(chosen) else None
+
+
+def _as_budget(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if _is_number(value) and 0 < value < math.inf else None
+
+
+def _seeds(problems: list[str], given: Any) -> int | None:
+    if given is None:
+        return None
+    if not (_is_number(given) and given >= 1 and given % 1 == 0):
+        problems.append(
+            f"{FIELDS['seeds']}: {_shown(given)} is not a positive whole number, the number of seeds to average over"
+        )
+        return None
+    if given > MOST_SEEDS:
+        problems.append(f"{FIELDS['seeds']}: {given:,.0f} is too many; at most {MOST_SEEDS}")
+    return int(given)
+
+
+def _datasets(
+    problems: list[str], config: Config, pipeline: Pipeline | None, tasks: Sequence[TaskName], given: str | None
+) -> dict[TaskName, str]:
+    """Returns the dataset of each task that it has a label for."""
+    field, possible = FIELDS["dataset"], {}
+    if given and _looked_up(problems, "dataset", lambda: config.dataset(given)) is None:
+        return {}
+    for task in tasks:
+        name = given or (pipeline.datasets[task] if pipeline is not None else None)
+        if name is None:
+            continue
+        labels = config.dataset(name).labels
+        if task in labels:
+            possible[task] = name
+        else:
+            problems.append(
+                f"{field}: {name} has no label for {TASK_TITLES[task]}; it has {titles(labels)}. "
+                f"Choose {FIELDS['tasks']} to match"
+            )
+    return possible
+
+
+def _checked_raw(
+    problems: list[str], config: Config, datasets: Mapping[TaskName, str], given: str | None
+) -> str | None:
+    field, names = FIELDS["raw"], list(dict.fromkeys(datasets.values()))
+    if not given:
+        for name in names:
+            _check_described_files(problems, config, name)
+        return None
+    if len(names) > 1:
+        problems.append(
+            f"{field}: it is for one {FIELDS['dataset']}, but the tasks read {' and '.join(names)}: choose one"
+        )
+        return None
+    if config.dataset(names[0]).synthetic is not None:
+        problems.append(
+            f"{field}: {names[0]} is synthetic and generates its own log. Choose the {FIELDS['dataset']} that "
+            f"describes your files, one of: {', '.join(_real_datasets(config))}"
+        )
+        return None
+    if _looked_up(problems, "raw", lambda: find_files([given])) is None:
+        return None
+    # Absolute, since Airflow runs tasks in another folder. A pattern stays a pattern until the log is read.
+    return str(Path(given).expanduser().absolute())
+
+
+def _check_described_files(problems: list[str], config: Config, name: str) -> None:
+    dataset = config.dataset(name)
+    if dataset.raw is not None:
+        try:
+            find_files(dataset.raw)
+        except UserError as error:
+            problems.append(f"{FIELDS['dataset']}: datasets.{name}.raw in pipelines.yaml: {error}")
+    elif dataset.synthetic is None:
+        problems.append(
+            f"{FIELDS['raw']}: {name} has no raw log. Give its file, folder or pattern, or set `datasets.{name}.raw` "
+            "in pipelines.yaml"
+        )
+
+
+def _refuse_duplicates(problems: list[str], field: str, values: Sequence[Any]) -> None:
+    for value in dict.fromkeys(value for value in values if values.count(value) > 1):
+        problems.append(f"{field}: {value} is listed twice")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _checked_raw(config: Config, datasets: Mapping[TaskName, str], raw: str | None) -> str | None:
-    names = list(dict.fromkeys(datasets.values()))
-    if raw is not None:
-        if len(names) > 1:
-            raise UserError(
-                f"RAW is for one dataset, but the tasks read {' and '.join(names)}: choose one with DATASET"
-            )
-        if config.dataset(names[0]).synthetic is not None:
-            raise UserError(
-                f"dataset {names[0]!r} is synthetic and generates its own log: with RAW, also choose the DATASET "
-                f"that describes your files, one of: {', '.join(_real_datasets(config))}"
-            )
-        try:
-            find_files([raw])
-        except UserError as error:
-            raise UserError(f"RAW: {error}") from None
-        # Absolute, since Airflow runs tasks in another folder. A pattern stays a pattern until the log is read.
-        return str(Path(raw).expanduser().absolute())
-    for name in names:
-        dataset = config.dataset(name)
-        if dataset.synthetic is None and dataset.raw is None:
-            raise UserError(f"dataset {name!r} has no raw log: give RAW=path, or set `datasets.{name}.raw` in the YAML")
-        if dataset.raw is not None:
-            try:
-                find_files(dataset.raw)
-            except UserError as error:
-                raise UserError(f"datasets.{name}.raw: {error}") from None
-    return None
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else f"{value}"
 
 
 def _real_datasets(config: Config) -> list[str]:

@@ -16,19 +16,22 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from dp_core.audit.release_noise import PROBED_DRAWS, GaussianNoise
-from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
 from tasks.config.dataset import Dataset
 from tasks.data.schema import CategoricalFacts, VocabularyFacts
 from tasks.data.stable_hash import stable_hash
 from tasks.runtime.progress import say
+
+# Imported where noise is drawn: they load SciPy, which other vocabularies do not need.
+if TYPE_CHECKING:
+    from dp_core.audit.release_noise import GaussianNoise
+    from dp_core.partition_selection import PartitionSelection
 
 DEFAULT_BUCKETS = 10_000
 DEFAULT_EPSILON = 0.1
@@ -135,6 +138,8 @@ class TokenSelection:
         """Returns the selection of a ``threshold`` or ``private`` rule for a number of training examples."""
         if rule["kind"] == "threshold":
             return cls(rule, None)
+        from dp_core.partition_selection import VOCABULARY_SHARE_OF_DELTA, PartitionSelection
+
         delta = VOCABULARY_SHARE_OF_DELTA / examples
         private = PartitionSelection.calibrated(epsilon=rule["epsilon"], delta=delta, columns=columns)
         least, deviation = max(private.threshold, rule["min_count"]), private.standard_deviation
@@ -158,6 +163,8 @@ class TokenSelection:
         min_count = self.description["min_count"]
         if self.private is None:
             return SelectedTokens(table.filter(pc.greater_equal(table["count"], min_count)), None)
+        from dp_core.audit.release_noise import GaussianNoise
+
         # The exact counts go no further: even their order would leak single rows.
         selected = self.private.select(table["count"].to_numpy(), rng, at_least=min_count)
         kept = table.filter(pa.array(selected.kept))
@@ -173,6 +180,8 @@ class TokenSelection:
         """Returns the description with what was measured of the noise, in all portions and in one more draw."""
         if self.private is None:
             return self.description
+        from dp_core.audit.release_noise import PROBED_DRAWS, GaussianNoise
+
         another = self.private.select(np.full(PROBED_DRAWS, 1)).noise
         drawn = [portion.drawn for portion in noise if portion is not None]
         measured = {

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from tasks.runtime.errors import UserError
 
 _COMPRESSED = {
@@ -60,6 +58,9 @@ class RawFile:
 
     def decompress(self, copy: Path) -> None:
         """Writes the decompressed content to ``copy``."""
+        # The check of a run's options finds files too, and should not wait for Arrow.
+        import pyarrow as pa
+
         try:
             with pa.input_stream(str(self.path), compression=self.compression) as packed, copy.open("wb") as file:
                 while piece := packed.read(_PIECE):

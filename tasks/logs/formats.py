@@ -7,6 +7,7 @@ the names while Airflow parses the DAGs, so this module imports readers, and wit
 from __future__ import annotations
 
 import functools
+import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ class LogFormat:
         row_word: What messages call a row: "line" if an editor shows its number, else "row".
         is_decompressed: Whether gzip and zstd files are decompressed before they are opened. Otherwise they are
             refused.
+        most_rows: Returns the largest number of rows that a file can have, quickly, without reading more of it than
+            a given number of rows; None if that is not known. It may return more for a file that has more.
     """
 
     name: str
@@ -69,6 +72,7 @@ class LogFormat:
     check: Callable[[Dataset], None]
     row_word: Literal["line", "row"] = "line"
     is_decompressed: bool = True
+    most_rows: Callable[[RawFile, int], int | None] = lambda file, enough: None
 
 
 LOG_FORMATS: dict[str, LogFormat] = {}
@@ -94,6 +98,29 @@ def _open_parquet(file: RawFile, content: Path, dataset: Dataset) -> LogReader:
     return ParquetReader.open(file, dataset)
 
 
+def _most_lines(file: RawFile, enough: int) -> int | None:
+    if file.compression not in (None, "gzip"):
+        return None
+    lines = 0
+    try:
+        with gzip.open(file.path) if file.compression else file.path.open("rb") as opened:
+            while lines < enough and (piece := opened.read(1 << 20)):
+                lines += piece.count(b"\n")
+    except (OSError, EOFError):
+        return None  # reading the log says what is wrong with the file
+    return lines + 1  # the last line may lack its end
+
+
+def _most_parquet_rows(file: RawFile, enough: int) -> int | None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.read_metadata(file.path).num_rows
+    except (pa.ArrowException, OSError):
+        return None  # reading the log says what is wrong with the file
+
+
 def _check_text(dataset: Dataset) -> None:
     if dataset.header and dataset.columns is not None:
         raise ValueError("with `header: true` the first line names the columns: leave out `columns`")
@@ -116,6 +143,19 @@ def _check_parquet(dataset: Dataset) -> None:
         raise ValueError("`time_format: iso8601` is for text; a Parquet file stores times in a type of their own")
 
 
-register_format(LogFormat("tsv", functools.partial(_open_text, delimiter="\t", quotes=False), _check_text))
-register_format(LogFormat("csv", functools.partial(_open_text, delimiter=",", quotes=True), _check_text))
-register_format(LogFormat("parquet", _open_parquet, _check_parquet, row_word="row", is_decompressed=False))
+register_format(
+    LogFormat("tsv", functools.partial(_open_text, delimiter="\t", quotes=False), _check_text, most_rows=_most_lines)
+)
+register_format(
+    LogFormat("csv", functools.partial(_open_text, delimiter=",", quotes=True), _check_text, most_rows=_most_lines)
+)
+register_format(
+    LogFormat(
+        "parquet",
+        _open_parquet,
+        _check_parquet,
+        row_word="row",
+        is_decompressed=False,
+        most_rows=_most_parquet_rows,
+    )
+)

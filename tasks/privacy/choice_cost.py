@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.labels.record import LabelRecord, composed_epsilon
+from tasks.config.dataset import TASK_TITLES
 from tasks.privacy.cached_accounting import epsilon_of, same_mechanism, selected_epsilon_of
 from tasks.privacy.guarantees import Kind, no_guarantee
 from tasks.reporting.document import Cell, Table
@@ -97,7 +98,7 @@ def choice_table(
         shown = [Cell("–") if epsilon is None else Cell(f"{epsilon:.3f}", epsilon) for epsilon in epsilons]
         rows.append(
             [
-                Cell(result.task),
+                Cell(TASK_TITLES[result.task]),
                 Cell(result.arm.label),
                 Cell(result.trial.epsilon_label, result.epsilon),
                 shown[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dp_core.sampling import steps_for_epochs
+from dp_core.epochs import steps_for_epochs
 from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.runtime.errors import UserError
 

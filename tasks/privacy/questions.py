@@ -118,7 +118,7 @@ def _calibration_answer(*, training: dict[str, Any], epsilon: float) -> Calibrat
 
 
 def _steps(asked: Training) -> int:
-    from dp_core.sampling import steps_for_epochs
+    from dp_core.epochs import steps_for_epochs
 
     if asked.steps is not None:
         return asked.steps

@@ -66,17 +66,17 @@ def extent(values: Sequence[float], *, log: bool) -> tuple[float, float]:
     return (low / 2, high * 2) if log else (low - 1, high + 1)
 
 
-def heights(values: Sequence[float], *, log: bool) -> tuple[float, float]:
+def heights(values: Sequence[float], *, log: bool, from_zero: bool = False) -> tuple[float, float]:
     """Returns the range of a y axis, with a margin around the values.
 
-    It starts at zero unless that would leave half of the height or more empty. A log axis ignores values that are not
-    positive.
+    It starts at zero if ``from_zero``, and otherwise unless that would leave half of the height or more empty. A log
+    axis ignores values that are not positive.
     """
     if log:
         low, high = extent([value for value in values if value > 0], log=True)
         return low / (high / low) ** 0.1, high * (high / low) ** 0.15
     low, high = min(values), max(values)
-    if not 0 < high - low < high / 2:
+    if from_zero or not 0 < high - low < high / 2:
         low, high = min(low, 0.0), max(high, 0.0)
     span = (high - low) or 1.0
     return low - 0.1 * span * (low != 0), high + 0.15 * span

@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dp_core.models.spec import ModelSpec
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.data.prepared import Prepared
 from tasks.reporting.document import Cell, Figure, Table
 from tasks.reporting.label_rates import LabelRates, label_rates
 from tasks.reporting.page import render
-from tasks.reporting.plots import Bar, Mark, Point, Series, bar_chart, line_chart
+from tasks.reporting.plots import Bar, Mark, bar_chart, line_chart
+from tasks.reporting.series import Point, Series
+from tasks.reporting.terms import terms_in
 from tasks.runtime.home import read_json, write_text
 from tasks.training.model_size import model_size
 
@@ -56,6 +59,7 @@ def data_card(prepared: Prepared, *, models: Mapping[str, ModelSpec]) -> str:
         bad_row_count=sum(statistics["bad_rows"].values()),
         bad_rows=_bad_rows_table(statistics["bad_rows"]),
         parameters=_parameters_table(prepared, models),
+        terms=terms_in(["ε", *map(_title, prepared.tasks)]),
     )
 
 
@@ -75,6 +79,11 @@ def percent(share: float) -> str:
     return "> 99.99 %" if 0.9999 < share < 1 else f"{100 * share:.2f} %"
 
 
+def _title(task: str) -> str:
+    """Returns a task's name for people."""
+    return TASK_TITLES.get(cast(TaskName, task), task)
+
+
 def _facts(prepared: Prepared) -> dict[str, str]:
     source = prepared.source
     more = f" and {source['files'] - 1:,} more files" if source["files"] > 1 else ""
@@ -85,7 +94,7 @@ def _facts(prepared: Prepared) -> dict[str, str]:
         "rows": f"{prepared.statistics['rows']:,}",
         "split by": prepared.split_by,
         "features": f"{len(prepared.integer_columns)} integer and {len(prepared.categorical_columns)} categorical",
-        "tasks": ", ".join(f"{task} ({kind})" for task, kind in prepared.tasks.items()),
+        "tasks": ", ".join(f"{_title(task)} ({kind})" for task, kind in prepared.tasks.items()),
     }
 
 
@@ -111,7 +120,7 @@ def _labels_table(prepared: Prepared) -> Table:
         for name, split in prepared.splits.items():
             total, positive = prepared.statistics["by_split"][name][f"label_{task}"]
             mean, share = total / split["rows"], positive / split["rows"]
-            rows.append([Cell(task), Cell(kind), Cell(name), Cell(f"{mean:.5g}", mean), _share(share)])
+            rows.append([Cell(_title(task)), Cell(kind), Cell(name), Cell(f"{mean:.5g}", mean), _share(share)])
     return Table("labels", "Labels of each split", ["task", "kind", "split", "mean label", "positive rows"], rows)
 
 
@@ -127,14 +136,15 @@ def _rate_plot(prepared: Prepared, rates: LabelRates, number: int) -> Figure:
             points.append(Point(piece.x, None))
         points.append(Point(piece.x, rate, error, f"{piece.name}: {rate:.5g} of {piece.rows:,.0f} rows"))
     quantity = "mean count" if is_count else "label rate"
-    title = f"{task}: {quantity} by {rates.x_label}"
+    title = f"{_title(task)}: {quantity} by {rates.x_label}"
     svg = line_chart(
-        [Series(task, points)],
+        [Series(_title(task), points)],
         title=title,
         x_label=rates.x_label,
         y_label=quantity,
         x_ticks=rates.x_ticks,
         marks=[Mark(x, name) for name, x in rates.split_starts.items()],
+        from_zero=True,
     )
     return Figure(f"rates_{task}", title, svg)
 
@@ -145,7 +155,7 @@ def _rates_table(rates: LabelRates, tasks: Iterable[str]) -> Table:
         means = [total / piece.rows for total in piece.label_sums]
         cells = [Cell(piece.name, piece.x), Cell(f"{piece.rows:,.0f}", piece.rows)]
         rows.append([*cells, *(Cell(f"{mean:.5g}", mean) for mean in means)])
-    columns = [rates.x_label, "rows", *(f"mean {task}" for task in tasks)]
+    columns = [rates.x_label, "rows", *(f"mean {_title(task)}" for task in tasks)]
     return Table("rates", "Data of the plots", columns, rows)
 
 

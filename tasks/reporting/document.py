@@ -16,6 +16,7 @@ class Cell(NamedTuple):
     Attributes:
         sort: The number to sort a column by, instead of the text.
         note: The tooltip.
+        link: The target: an address on the web, a file beside the page, or a place in MLflow (see ``targets``).
         strong: Whether the text is bold.
     """
 
@@ -72,6 +73,7 @@ class Document(NamedTuple):
     """The report of one pipeline run.
 
     Attributes:
+        only_for_tests: Whether the numbers mean nothing, by the profile.
         shows: The part of the paper that it reproduces, such as “the paper's Table 2”; may be empty.
         headline: One sentence, also for the index.
         finished: When the report was made, as text.
@@ -80,7 +82,10 @@ class Document(NamedTuple):
         notes: What a reader must know, one paragraph each: what ε covers, whether seeds were fixed.
         details: Tables for readers who want to check the numbers.
         cards: The data cards as HTML pages, by dataset.
+        statements: The privacy statements of the trials as Markdown, by their anchors in the page of statements.
         provenance: Versions, fingerprints and the machine, by name.
+        mlflow_link: The target of the run in MLflow.
+        compare_link: The target of the comparison of all trials in MLflow; may be empty.
     """
 
     pipeline: str
@@ -97,8 +102,21 @@ class Document(NamedTuple):
     notes: Sequence[str]
     details: Sequence[Table]
     cards: Mapping[str, str]
+    statements: Mapping[str, str]
     provenance: Mapping[str, str]
     mlflow_link: str
+    compare_link: str = ""
+    only_for_tests: bool = False
+
+    @property
+    def warning(self) -> str:
+        """What a reader must know before anything else; empty if there is nothing."""
+        if not self.only_for_tests:
+            return ""
+        return (
+            f"The profile {self.profile} is only for tests. Its trainings are too short to learn, so the numbers on "
+            "this page mean nothing."
+        )
 
 
 def numeric_columns(table: Table) -> list[bool]:

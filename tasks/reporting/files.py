@@ -1,4 +1,4 @@
-"""The files of a report: page, Markdown, a CSV for each table, each figure as SVG and PNG, and a summary."""
+"""The files of a report: page, Markdown, CSV tables, figures as SVG and PNG, data cards, statements and a summary."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import resvg_py
 
 from tasks.reporting.document import SIGNS, Document, Table, Verdict
 from tasks.reporting.markdown import as_markdown
-from tasks.reporting.page import report_page
+from tasks.reporting.page import card_files, report_page, statements_page
 from tasks.reporting.svg import standalone
 from tasks.runtime.home import whole_file, write_json, write_text
 
-PAGE, MARKDOWN, SUMMARY = "page.html", "report.md", "summary.json"
-_PNG_ZOOM = 2  # for print and screens of high density
+PAGE, MARKDOWN, SUMMARY, STATEMENTS = "page.html", "report.md", "summary.json", "statements.html"
+_PNG_ZOOM = 3  # for print and screens of high density
 _FONT = "DejaVu Sans"
 
 
@@ -53,6 +53,7 @@ class ReportSummary(TypedDict):
     findings: dict[Verdict, int]
     claims: list[Claim]
     table: SummaryTable | None
+    only_for_tests: bool
 
 
 def write_report(folder: Path, document: Document) -> list[Path]:
@@ -69,6 +70,8 @@ def write_report(folder: Path, document: Document) -> list[Path]:
     for named in (tables, document.figures):
         _check_names([item.name for item in named])
     texts = {PAGE: report_page(document), MARKDOWN: as_markdown(document)}
+    texts |= {file: document.cards[name] for name, file in card_files(document).items()}
+    texts |= {STATEMENTS: statements_page(document)} if document.statements else {}
     texts |= {f"{table.name}.csv": as_csv(table) for table in tables}
     drawings = {figure.name: standalone(figure.svg) for figure in document.figures}
     texts |= {f"{name}.svg": svg for name, svg in drawings.items()}
@@ -100,6 +103,7 @@ def summary(document: Document) -> ReportSummary:
             for finding in document.findings
         ],
         "table": _summary_table(document.tables[0]) if document.tables else None,
+        "only_for_tests": document.only_for_tests,
     }
 
 
@@ -127,7 +131,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_png(svg: str) -> bytes:
-    """Returns an SVG as PNG at twice its size. It uses no system font, so it is the same on every machine."""
+    """Returns an SVG as PNG at three times its size. It uses no system font, so it is the same on every machine."""
     fonts = _fonts()
     return resvg_py.svg_to_bytes(
         svg_string=svg.encode("utf-8", "replace").decode(),

@@ -1,4 +1,8 @@
-"""The index of all reports: the latest run of each pipeline, then every run."""
+"""The index of all reports, the front page: the newest results of each pipeline, the data cards, then every run.
+
+The reports server makes the page anew for each request (``served``). The report step also writes it as a file, for
+readers without a server.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from urllib.parse import quote
 from tasks.reporting.document import SIGNS, Cell, Table, Verdict
 from tasks.reporting.files import PAGE, SUMMARY
 from tasks.reporting.page import render
+from tasks.reporting.terms import terms_in
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json, write_text
 
@@ -18,7 +23,12 @@ _TEXTS = ("pipeline", "profile", "run", "title", "shows", "headline", "finished"
 
 
 class Summary(NamedTuple):
-    """A run's ``summary.json``; ``link`` leads from the index to the run's page, and is empty if there is none."""
+    """A run's ``summary.json``.
+
+    Attributes:
+        link: Leads from the index to the run's page; empty if there is none.
+        only_for_tests: Whether the numbers mean nothing, by the profile.
+    """
 
     pipeline: str
     profile: str
@@ -29,6 +39,7 @@ class Summary(NamedTuple):
     finished: str
     findings: Mapping[Verdict, int]
     link: str
+    only_for_tests: bool = False
 
     @property
     def moment(self) -> datetime.datetime:
@@ -40,14 +51,30 @@ class Summary(NamedTuple):
         return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
+class DataCard(NamedTuple):
+    """The data card of a prepared dataset.
+
+    Attributes:
+        file: The page.
+        prepared: When it was written, as text.
+        link: Leads from the index to the card.
+    """
+
+    dataset: str
+    fingerprint: str
+    file: Path
+    prepared: str
+    link: str
+
+
 def write_index(reports: Path) -> Path:
-    """Writes ``index.html`` for the reports in a folder and returns its path.
+    """Writes ``index.html`` for the reports in a folder of the home folder, and returns its path.
 
     A run is a folder ``<pipeline>/<run>`` with a ``summary.json``. Symbolic links such as ``latest``, hidden folders
     and everything else are skipped.
     """
     path = reports / "index.html"
-    write_text(path, index_page(read_summaries(reports)))
+    write_text(path, index_page(read_summaries(reports), data_cards=read_data_cards(reports.parent)))
     return path
 
 
@@ -58,10 +85,47 @@ def read_summaries(reports: Path) -> list[Summary]:
     return sorted(runs, key=lambda run: (run.moment, run.finished, run.run), reverse=True)
 
 
-def index_page(runs: Sequence[Summary]) -> str:
-    """Returns the index page of runs that are sorted newest first."""
-    newest = {run.pipeline: run for run in reversed(runs)}
-    return render("index.html", newest=sorted(newest.values(), key=runs.index), all_runs=_table(runs))
+def read_data_cards(home: Path, *, served: bool = False) -> list[DataCard]:
+    """Returns the data cards in a home folder, newest first.
+
+    Args:
+        home: The home folder.
+        served: Whether links are those of the reports server, ``/data/<dataset>/<folder>/data_card.html``, or paths
+            of files relative to ``reports``.
+    """
+    found = []
+    for dataset in _folders(home / "data"):
+        for folder in _folders(dataset):
+            file = folder / "data_card.html"
+            try:
+                written = datetime.datetime.fromtimestamp(file.stat().st_mtime, datetime.UTC)
+            except OSError:
+                continue
+            link = f"{'/' if served else '../'}data/{quote(dataset.name)}/{quote(folder.name)}/{file.name}"
+            found.append(DataCard(dataset.name, folder.name, file, f"{written:%Y-%m-%d %H:%M UTC}", link))
+    return sorted(found, key=lambda card: (card.prepared, card.dataset, card.fingerprint), reverse=True)
+
+
+def index_page(runs: Sequence[Summary], *, served: bool = False, data_cards: Sequence[DataCard] = ()) -> str:
+    """Returns the index page.
+
+    Args:
+        runs: Sorted newest first, as `read_summaries` returns them.
+        served: Whether the reports server serves the page, so that it can link Airflow and MLflow.
+        data_cards: As `read_data_cards` returns them for the same ``served``.
+    """
+    # Later ones replace earlier ones: a run whose numbers mean something any that is only for tests, then a newer one.
+    order = [*(run for run in runs if not run.only_for_tests), *(run for run in runs if run.only_for_tests)]
+    newest = {run.pipeline: run for run in reversed(order)}
+    shown = sorted(newest.values(), key=runs.index)
+    return render(
+        "index.html",
+        newest=shown,
+        all_runs=_table(runs),
+        data_cards=data_cards,
+        served=served,
+        terms=terms_in(["ε", *(text for run in shown for text in (run.title, run.headline))]),
+    )
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -89,7 +153,8 @@ def _read(folder: Path) -> Summary | None:
         return None
     link = f"{quote(folder.parent.name)}/{quote(folder.name)}/{PAGE}" if (folder / PAGE).is_file() else ""
     counts = {verdict: findings.get(verdict, 0) for verdict in SIGNS}
-    return Summary(**{name: values[name] for name in _TEXTS}, findings=counts, link=link)
+    tests = values.get("only_for_tests") is True
+    return Summary(**{name: values[name] for name in _TEXTS}, findings=counts, link=link, only_for_tests=tests)
 
 
 def _table(runs: Sequence[Summary]) -> Table:
@@ -105,7 +170,7 @@ def _table(runs: Sequence[Summary]) -> Table:
         [
             Cell(run.finished, sort=run.moment.timestamp() if run.moment.year > 1 else None),
             Cell(run.pipeline, note=run.title),
-            Cell(run.profile),
+            Cell(f"{run.profile}, only a test" if run.only_for_tests else run.profile),
             Cell(run.run, link=run.link),
             *(Cell(f"{count:,}", sort=count) for count in run.findings.values()),
             Cell(run.headline),

@@ -11,7 +11,7 @@ import numpy as np
 from tasks.data.prepared import Prepared
 
 _MAX_PIECES = 400
-_X_TICKS = 4
+_X_TICKS = 3
 
 
 class Piece(NamedTuple):

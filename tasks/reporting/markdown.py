@@ -7,6 +7,8 @@ import re
 from rich.cells import cell_len
 
 from tasks.reporting.document import SIGNS, Cell, Document, Table, flat, numeric_columns
+from tasks.reporting.targets import IN_MLFLOW
+from tasks.reporting.typesetting import Run, runs
 
 
 def as_markdown(document: Document) -> str:
@@ -19,6 +21,7 @@ def as_markdown(document: Document) -> str:
     provenance = [[Cell(name), Cell(text)] for name, text in document.provenance.items()]
     parts = [
         f"# {_plain(document.title)}",
+        f"**{document.warning}**" if document.warning else "",
         _paragraph(" · ".join(fact for fact in facts if fact)),
         f"**{_plain(document.headline)}**" if document.headline.strip() else "",
         *map(_table_section, document.tables),
@@ -26,8 +29,8 @@ def as_markdown(document: Document) -> str:
         _section("Notes", "\n\n".join(map(_paragraph, document.notes))),
         _section("Command", _fenced(document.command)),
         *map(_table_section, document.details),
-        _section("Provenance", _table(Table("", "", ["name", "value"], provenance))),
-        f"MLflow: {_plain(document.mlflow_link)}" if document.mlflow_link else "",
+        _section("Provenance", table_text(Table("", "", ["name", "value"], provenance))),
+        f"MLflow: {_plain(document.mlflow_link.removeprefix(IN_MLFLOW))}" if document.mlflow_link else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -35,10 +38,19 @@ def as_markdown(document: Document) -> str:
 def _plain(text: str) -> str:
     r"""Escapes the characters that Markdown would interpret, and no more, so that a terminal shows the text well.
 
-    >>> print(_plain("a|b\nc <i> < 3 [x](y)"))
-    a\|b c \<i> < 3 [x]\(y)
+    Code between pairs of backquotes stays code.
+
+    >>> print(_plain("a|b\nc <i> < 3 [x](y) `*p|q*`"))
+    a\|b c \<i> < 3 [x]\(y) `*p\|q*`
     """
-    text = re.sub(r"([\\|*`])", r"\\\1", flat(text))
+    return "".join(_escaped_run(run) for run in runs(flat(text)))
+
+
+def _escaped_run(run: Run) -> str:
+    if run.code:
+        # A bar ends the cell of a table even inside code.
+        return f"`{run.text.replace('|', chr(92) + '|')}`"
+    text = re.sub(r"([\\|*`])", r"\\\1", run.text)
     return re.sub(r"<(?=[A-Za-z/!?])", r"\<", text).replace("](", r"]\(")
 
 
@@ -63,12 +75,15 @@ def _fenced(command: str) -> str:
 
 
 def _table_section(table: Table) -> str:
-    parts = [f"## {_plain(table.title)}", _paragraph(table.caption), _table(table)]
+    parts = [f"## {_plain(table.title)}", _paragraph(table.caption), table_text(table)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(table: Table) -> str:
-    """Pads columns to a common width, so that the text also reads as a table where Markdown is not rendered."""
+def table_text(table: Table) -> str:
+    """Returns the rows of a table.
+
+    Pads columns to a common width, so that the text also reads as a table where Markdown is not rendered.
+    """
     if not table.rows:
         return ""
     texts = [[_plain(column) for column in table.columns]]

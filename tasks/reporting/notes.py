@@ -11,8 +11,8 @@ def fairness_notes(results: Sequence[Result]) -> list[str]:
     """Returns what a reader must know to compare the results fairly."""
     notes = [
         "The ε of a cell is that of the one training whose model is kept, as in the paper. The audit computes it from "
-        f"the record of what ran. {_choice(results)}Each trial's `privacy_statement.md` says what its ε covers and "
-        "what it does not.",
+        f"the record of what ran. {_choice(results)}Each trial's privacy statement, which the table of all "
+        "trials links, says what its ε covers and what it does not.",
         _noise(results),
         *_unlike_guarantees(results),
     ]

@@ -1,7 +1,8 @@
 """Pages of HTML: renders the templates of this room, and the page of a report with them.
 
 A page is self-contained: its style and script are inlined, and its policy lets the browser load nothing else. Jinja2
-escapes every text; the only markup that a page takes from outside the templates is a plot of `tasks.reporting.plots`.
+escapes every text. The only markup that a page takes from outside the templates is a plot of `tasks.reporting.plots`
+and a privacy statement, in which HTML stays text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import functools
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,13 +19,46 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks.reporting.document import SIGNS, Document, numeric_columns
+from tasks.reporting.targets import IN_MLFLOW
+from tasks.reporting.terms import terms_in
+from tasks.reporting.typesetting import runs, typeset
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def report_page(document: Document) -> str:
     """Returns the page of a report; it links the files that `write_report` leaves in the same folder."""
-    return render("report.html", document=document)
+    return render("report.html", document=document, terms=terms_in(_texts(document)), card_files=card_files(document))
+
+
+def statements_page(document: Document) -> str:
+    """Returns the page of the privacy statements of a report's trials."""
+    return render("statements.html", document=document)
+
+
+def card_files(document: Document) -> dict[str, str]:
+    """Returns the file beside the page that holds each dataset's card.
+
+    >>> _card_file("my logs/ε", 2)
+    'data_card_2_my_logs.html'
+    """
+    return {name: _card_file(name, number) for number, name in enumerate(document.cards, 1)}
+
+
+def _card_file(dataset: str, number: int) -> str:
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", dataset).strip("_")[:60]
+    return f"data_card_{plain}.html" if plain == dataset else f"data_card_{number}_{plain}.html"
+
+
+def _texts(document: Document) -> Iterator[str]:
+    """Yields the texts that a reader sees without unfolding anything."""
+    yield from (document.title, document.headline, *document.notes)
+    for figure in document.figures:
+        yield from (figure.title, figure.caption, figure.svg)
+    for table in document.tables:
+        yield from (table.title, table.caption, *table.columns, *(cell.text for row in table.rows for cell in row))
+    for finding in document.findings:
+        yield from (finding.claim, finding.evidence)
 
 
 def render(template: str, **values: object) -> str:
@@ -34,6 +69,15 @@ def render(template: str, **values: object) -> str:
         **values: the template's variables. A missing one raises ``jinja2.UndefinedError``.
     """
     return _environment().get_template(template).render(values)
+
+
+def path_in_mlflow(target: str) -> str:
+    """Returns the path of a target in MLflow (`tasks.reporting.targets`), and an empty text for other targets.
+
+    >>> path_in_mlflow("mlflow:experiments/1"), path_in_mlflow("https://example.org")
+    ('experiments/1', '')
+    """
+    return target.removeprefix(IN_MLFLOW) if target.startswith(IN_MLFLOW) else ""
 
 
 def followable(target: str) -> str:
@@ -48,10 +92,22 @@ def followable(target: str) -> str:
 
 
 def plot(svg: str) -> Markup:
-    """Returns a plot of `tasks.reporting.plots` as markup: the only value that pages do not escape."""
+    """Returns a plot of `tasks.reporting.plots` as markup, which pages do not escape."""
     if not svg.startswith("<svg "):
         raise ValueError(f"a plot begins with '<svg ', not with {svg[:20]!r}")
     return Markup(svg)
+
+
+def as_markup(text: str) -> Markup:
+    """Returns Markdown as markup, with headings one level lower. HTML in it stays text."""
+    from markdown_it import MarkdownIt
+
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{int(token.tag[1]) + 1}"
+    return Markup(reader.renderer.render(tokens, reader.options, {}))
 
 
 @functools.cache
@@ -75,7 +131,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "followable": followable,
         "numeric_columns": numeric_columns,
+        "path_in_mlflow": path_in_mlflow,
         "plot": plot,
+        "runs": runs,
+        "typeset": typeset,
+        "as_markup": as_markup,
         "sort_key": _sort_key,
         "url_part": _url_part,
     }

@@ -5,9 +5,6 @@ searched, a tooltip on every point, and a plot that scales with its column. The 
 machine, so tests read a plot back as XML and compare exact places. Reports need two kinds of charts with few options; a
 Matplotlib figure would take about as much code to style, and adds a second to the start of each task (it is installed
 only because MLflow needs it). A chart that needs more than this module offers is a reason to decide anew.
-
-Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Series also differ by marker, and by
-dashes where there are more series than colours, so plots can be read in grey.
 """
 
 from __future__ import annotations
@@ -17,9 +14,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tasks.reporting.axes import extent, heights, log_ticks, number_text, scale, ticks
+from tasks.reporting.series import (
+    COLORS,
+    LEGEND_ROW,
+    Point,
+    Series,
+    barred,
+    distance_apart,
+    legend_of,
+    shifts_of,
+    styles_of,
+)
 from tasks.reporting.svg import (
     CHARACTER,
     GRID,
+    PAPER,
     WIDTH,
     Style,
     escaped,
@@ -32,43 +41,9 @@ from tasks.reporting.svg import (
     vertical_text_element,
 )
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = (
-    "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
-    "M-3,-3h6v6h-6Z",
-    "M0,-4L4,3H-4Z",
-    "M0,-4L4,0L0,4L-4,0Z",
-    "M0,4L4,-3H-4Z",
-    "M-1,-4h2v3h3v2h-3v3h-2v-3h-3v-2h3Z",
-    "M-4,0L3,-4V4Z",
-    "M0,-4L1,-1L4,-1L2,1L3,4L0,2L-3,4L-2,1L-4,-1L-1,-1Z",
-)
-# 5 dashes and 8 markers have no common factor, so 40 series differ without colours.
-_DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2 1 2 1 2")
-_LEGEND_ROW, _LEGEND_LINE = 17, 24  # height of a row, length of the line beside a name
 _MARK_ROW = 14
 _BAR_STEP, _BAR_LABEL_CHARACTERS = 20, 24
-
-
-class Point(NamedTuple):
-    """A point of a series.
-
-    ``y`` is None where the line breaks. ``error`` is half the length of the error bar. ``note`` is the tooltip.
-    """
-
-    x: float
-    y: float | None
-    error: float | None = None
-    note: str = ""
-
-
-class Series(NamedTuple):
-    """A line. A highlighted one is black, thick and in front; the others are then thin."""
-
-    name: str
-    points: Sequence[Point]
-    highlight: bool = False
-    dashed: bool = False
+_CAP = 3  # half the width of an error bar's cap
 
 
 class Mark(NamedTuple):
@@ -116,12 +91,14 @@ def line_chart(
     levels: Sequence[Level] = (),
     log_x: bool = False,
     log_y: bool = False,
+    from_zero: bool = False,
     height: int = 260,
 ) -> str:
     """Returns lines with markers and error bars on common axes.
 
     Lines break at values that are not finite, or not positive on a log axis. The y axis starts at zero unless that
-    would leave half of the height or more empty.
+    would leave half of the height or more empty. Several series with error bars are set apart, each a little to the
+    right of the one before, so that no bar hides another.
 
     Args:
         series: the lines; at least one has a point to draw.
@@ -133,7 +110,8 @@ def line_chart(
         levels: horizontal lines.
         log_x: whether the x axis is logarithmic.
         log_y: whether the y axis is logarithmic.
-        height: in pixels at a width of 520, with one row of legend; each further row adds to it.
+        from_zero: whether the y axis starts at zero whatever the values.
+        height: in pixels at a width of 400, with one row of legend; each further row adds to it.
     """
     series = [line._replace(points=[_drawable(p, log_x=log_x, log_y=log_y) for p in line.points]) for line in series]
     levels = [level for level in levels if level.y > 0 or not log_y]
@@ -143,16 +121,19 @@ def line_chart(
         raise ValueError("a line chart needs a point with finite values, positive on log axes")
 
     x_range = extent([*(point.x for point in points), *(mark.x for mark in marks)], log=log_x)
-    y_range = heights([*(end for point in points for end in _ends(point)), *(level.y for level in levels)], log=log_y)
+    ends = [*(end for point in points for end in _ends(point)), *(level.y for level in levels)]
+    y_range = heights(ends, log=log_y, from_zero=from_zero)
     x_ticks = _tick_texts(x_range, log=log_x) if x_ticks is None else x_ticks
     y_ticks = _tick_texts(y_range, log=log_y)
     left = 30 + CHARACTER * max(map(len, y_ticks.values()))
 
-    styles = _styles(series)
-    legend, legend_rows = _legend([line.name for line in series], styles, left) if len(series) > 1 else ([], 0)
-    height += _LEGEND_ROW * max(legend_rows - 1, 0)
-    frame = _Frame(left, 8 + _LEGEND_ROW * legend_rows + _MARK_ROW * len(marks), WIDTH - 12, height - 44)
-    scale_x = scale(x_range, (frame.left + 10, frame.right - 6), log=log_x)
+    styles = styles_of(series)
+    legend, legend_rows = legend_of([line.name for line in series], styles, left) if len(series) > 1 else ([], 0)
+    height += LEGEND_ROW * max(legend_rows - 1, 0)
+    frame = _Frame(left, 8 + LEGEND_ROW * legend_rows + _MARK_ROW * len(marks), WIDTH - 12, height - 44)
+    apart = distance_apart(series)
+    margin = 8 + apart * (len(barred(series)) - 1) / 2 if apart else 8.0
+    scale_x = scale(x_range, (frame.left + margin, frame.right - margin), log=log_x)
     scale_y = scale(y_range, (frame.bottom, frame.top), log=log_y)
 
     parts = [
@@ -162,8 +143,9 @@ def line_chart(
         *_mark_lines(marks, frame, scale_x),
         *(line_element(frame.left, scale_y(y), frame.right, scale_y(y), dashed=True) for y, _ in levels),
     ]
-    for line, style in sorted(zip(series, styles, strict=True), key=lambda pair: pair[0].highlight):
-        parts += _drawn(line.points, style, scale_x, scale_y)
+    drawn = zip(series, styles, shifts_of(series, scale_x, apart), strict=True)
+    for line, style, shift in sorted(drawn, key=lambda one: one[0].highlight):
+        parts += _drawn(line.points, style, shift, scale_x, scale_y)
     places = [(scale_x(point.x), scale_y(point.y)) for point in points if point.y is not None]
     parts += _level_labels([(scale_y(level.y), level.label) for level in levels], places, frame)
     return svg_element([*parts, *legend], height, title)
@@ -210,44 +192,6 @@ def _tick_texts(axis: tuple[float, float], *, log: bool) -> dict[float, str]:
     return {value: number_text(value) for value in (log_ticks(*axis) if log else ticks(*axis))}
 
 
-def _styles(series: Sequence[Series]) -> list[Style]:
-    """Returns the style of each series. The first 40 differ by marker or dashes, so also without colours."""
-    highlighted = any(line.highlight for line in series)
-    colors = COLORS[:-1] if highlighted else COLORS
-    many, styles, number = len(series) > len(COLORS), [], 0
-    for line in series:
-        dashes = "4 3" if line.dashed else ""
-        if line.highlight:
-            styles.append(Style(COLORS[-1], _MARKERS[0], dashes, 3.0, 1.3))
-            continue
-        # The first marker belongs to the highlighted series.
-        marker = _MARKERS[(number + highlighted) % len(_MARKERS)]
-        dashes = dashes or (_DASHES[number % len(_DASHES)] if many else "")
-        styles.append(Style(colors[number % len(colors)], marker, dashes, 1.0 if highlighted else 1.5))
-        number += 1
-    return styles
-
-
-def _legend(names: Sequence[str], styles: Sequence[Style], left: float) -> tuple[list[str], int]:
-    """Returns the legend and its number of rows: one if the names fit, and otherwise columns of equal width."""
-    widths = [_LEGEND_LINE + 20 + CHARACTER * len(name) for name in names]
-    if left + sum(widths) <= WIDTH:
-        places = [(left + sum(widths[:number]), 0) for number in range(len(names))]
-    else:
-        columns = max(1, min(len(names), int((WIDTH - 8) / max(widths))))
-        places = [(8 + (WIDTH - 8) / columns * (number % columns), number // columns) for number in range(len(names))]
-    longest = int((WIDTH - 8 - _LEGEND_LINE - 20) / CHARACTER)
-    parts = []
-    for name, style, (x, row) in zip(names, styles, places, strict=True):
-        y = 9 + _LEGEND_ROW * row
-        parts += [
-            polyline_element([f"{x:.1f},{y}", f"{x + _LEGEND_LINE:.1f},{y}"], style),
-            marker_element(x + _LEGEND_LINE / 2, y, style),
-            text_element(x + _LEGEND_LINE + 5, y + 4, shortened(name, longest)),
-        ]
-    return parts, 1 + places[-1][1]
-
-
 def _y_grid(y_ticks: Mapping[float, str], frame: _Frame, scale_y: _Scale) -> Iterator[str]:
     for value, text in y_ticks.items():
         y = scale_y(value)
@@ -276,26 +220,29 @@ def _axes(frame: _Frame, x_label: str, y_label: str) -> list[str]:
 
 
 def _mark_lines(marks: Sequence[Mark], frame: _Frame, scale_x: _Scale) -> Iterator[str]:
-    """Yields marks above the frame. Earlier ones stand lower, so that no line crosses the label of another."""
-    for number, mark in enumerate(marks):
+    """Yields marks with their labels on top, over what begins at the mark as far as the plot is wide enough.
+
+    Later marks stand lower, so that no line crosses the label of another.
+    """
+    for number, mark in enumerate(reversed(marks)):
         x, y = scale_x(mark.x), frame.top - _MARK_ROW * number
-        fits = x - CHARACTER * len(mark.label) > 6
-        yield line_element(x, y - 12, x, frame.bottom, dashed=True)
-        yield text_element(x - 4 if fits else x + 4, y - 3, mark.label, "end" if fits else "start")
+        yield line_element(x, y, x, frame.bottom, dashed=True)
+        yield text_element(max(2.0, min(x - 3, WIDTH - 2 - CHARACTER * len(mark.label))), y - 3, mark.label)
 
 
-def _drawn(points: Sequence[Point], style: Style, scale_x: _Scale, scale_y: _Scale) -> list[str]:
-    """Returns a series: its line, broken where ``y`` is None, and above it markers and error bars."""
+def _drawn(points: Sequence[Point], style: Style, shift: float, scale_x: _Scale, scale_y: _Scale) -> list[str]:
+    """Returns a series: its line, broken where ``y`` is None, and above it markers and error bars with caps."""
     parts, pieces = list[str](), [list[str]()]
     for point in points:
         if point.y is None:
             pieces.append([])
             continue
-        x, y = scale_x(point.x), scale_y(point.y)
+        x, y = scale_x(point.x) + shift, scale_y(point.y)
         pieces[-1].append(f"{x:.1f},{y:.1f}")
         if point.error:
             low, high = map(scale_y, _ends(point))
             parts.append(line_element(x, low, x, high, style.color))
+            parts += [line_element(x - _CAP, end, x + _CAP, end, style.color) for end in (low, high)]
         parts.append(marker_element(x, y, style, point.note))
     return [*(polyline_element(piece, style) for piece in pieces), *parts]
 
@@ -305,7 +252,7 @@ def _level_labels(
 ) -> list[str]:
     """Returns the labels of levels, each above or below its line, left or right, where it hides the fewest points.
 
-    A white edge keeps labels legible where lines pass behind them.
+    An edge in the colour of the page keeps labels legible where lines pass behind them.
     """
     parts, taken = list[str](), list(points)
     for y, label in labels:
@@ -319,5 +266,5 @@ def _level_labels(
         x, base = inside[hidden.index(min(hidden))]
         # A label on a label is worse than a label on any number of points.
         taken += [(x + part * width / 8, base - 5) for part in range(9)] * len(points)
-        parts.append(f'<g stroke="#ffffff" stroke-width="3" paint-order="stroke">{text_element(x, base, label)}</g>')
+        parts.append(f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{text_element(x, base, label)}</g>')
     return parts

@@ -1,4 +1,8 @@
-"""SVG elements of a plot: text, lines, polylines and markers, and the ``<svg>`` around them."""
+"""SVG elements of a plot: text, lines, polylines and markers, and the ``<svg>`` around them.
+
+Colours are variables of the page's style, with the light colour as the fallback: a plot in a page follows the reader's
+colour scheme, and `standalone` leaves only the light colours.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,36 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-WIDTH, FONT_SIZE = 520, 12
-INK, GRID = "#222222", "#d9d9d9"
+from tasks.reporting.typesetting import typeset
+
+# A page that is 400 pixels wide leaves 380 for a plot: text of 12 in 400 is then more than 11 pixels high.
+WIDTH, FONT_SIZE = 400, 12
+INK, GRID, PAPER = "var(--plot-ink, #222222)", "var(--plot-grid, #d9d9d9)", "var(--paper, #ffffff)"
 # Mean width of a character in a wide font such as DejaVu Sans.
 CHARACTER = 0.6 * FONT_SIZE
 
 
 class Style(NamedTuple):
-    """How a series is drawn: ``marker`` is an SVG path around the origin, ``dashes`` an SVG dash array or empty."""
+    """How a series is drawn: ``marker`` is an SVG path around the origin, ``dashes`` an SVG dash array or empty.
+
+    A hollow marker has only its outline in the colour.
+    """
 
     color: str
     marker: str
     dashes: str
     line_width: float
     marker_scale: float = 1.0
+    hollow: bool = False
 
 
 def escaped(value: object) -> str:
-    """Returns text escaped for XML, with unprintable characters replaced.
+    """Returns text escaped for XML, with minus signs, and with unprintable characters replaced.
 
     >>> escaped('<b> & "c"\\x00')
     '&lt;b&gt; &amp; &quot;c&quot;�'
     """
-    return html.escape("".join(c if c.isprintable() else "\ufffd" for c in str(value)))
+    return html.escape("".join(c if c.isprintable() else "\ufffd" for c in typeset(str(value))))
 
 
 def shortened(text: str, longest: int) -> str:
@@ -65,7 +76,8 @@ def marker_element(x: float, y: float, style: Style, note: str = "") -> str:
     size = f" scale({style.marker_scale:g})" if style.marker_scale != 1 else ""
     title = f"<title>{escaped(note)}</title>" if note else ""
     place = f"translate({x:.1f} {y:.1f}){size}"
-    return f'<path transform="{place}" d="{style.marker}" fill="{style.color}">{title}</path>'
+    paint = f'fill="{PAPER}" stroke="{style.color}"' if style.hollow else f'fill="{style.color}"'
+    return f'<path transform="{place}" d="{style.marker}" {paint}>{title}</path>'
 
 
 def svg_element(parts: Iterable[str], height: int, title: str) -> str:
@@ -79,8 +91,8 @@ def svg_element(parts: Iterable[str], height: int, title: str) -> str:
 
 
 def standalone(svg: str) -> str:
-    """Returns a plot as the text of an SVG file: with a namespace, a size in pixels and a white background."""
-    opening, rest = svg.split(">", 1)
+    """Returns a plot as the text of an SVG file: with a namespace, a size in pixels, light colours on white."""
+    opening, rest = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).split(">", 1)
     box = re.search(r'viewBox="0 0 (\d+) (\d+)"', opening)
     if box is None:
         raise ValueError("the plot has no viewBox of the form '0 0 width height'")

@@ -1,17 +1,18 @@
-"""Tables behind a report's exhibit: the chosen settings, all trials with their audits, and the grid."""
+"""Tables behind a report's exhibit: the chosen settings, all trials with their audits, and what varied."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dp_core.models.spec import MLPSpec
+from tasks.config.dataset import TASK_TITLES, TASKS, TaskName
 from tasks.config.pipeline import Grids, LabelGrid, PrivateGrid
 from tasks.reporting.document import Cell, Table
-from tasks.reporting.exhibits.common import TASK_TITLES, score_text
+from tasks.reporting.exhibits.common import score, score_name, score_text
 from tasks.reporting.results import Result
-from tasks.reporting.wording import phrase, setting_title, value_text
+from tasks.reporting.wording import MECHANISM_TITLES, phrase, setting_title, value_text
 from tasks.training.finished import FinishedTrial
 from tasks.training.trial import Trial
 
@@ -28,6 +29,29 @@ _DEFAULTS: Mapping[str, Any] = {
         for name in names
     },
 }
+# Settings of a trial in the order of the tables; those of the mechanism first.
+_SETTINGS = (
+    *("l2_clip_norm", "microbatch_size", "clipping", "clip_quantile", "sensitivity", "accountant", "sampler"),
+    *("response", "debias", "largest_count"),
+    *("optimizer", "learning_rate", "momentum", "batch_size", "epochs", "model"),
+)
+# What the tables of settings also list.
+_AROUND = ("epsilon", *_SETTINGS, "seed", "target_delta", "dataset", "evaluations", "canaries", "randomness")
+
+
+class ListedTrial(NamedTuple):
+    """A finished trial in the table of all trials.
+
+    Attributes:
+        chosen: Whether validation chose its settings, so that a table or figure shows it.
+        mlflow: The target of its run in MLflow.
+        statement: The target of its privacy statement.
+    """
+
+    finished: FinishedTrial
+    chosen: bool
+    mlflow: str
+    statement: str
 
 
 def settings_table(results: Sequence[Result], epsilons: Mapping[str, float | None]) -> Table:
@@ -37,59 +61,169 @@ def settings_table(results: Sequence[Result], epsilons: Mapping[str, float | Non
         results: The cells.
         epsilons: The audited ε by the trial's key; None without privacy.
     """
-    rows = []
+    rows, names = [], _score_names(result.task for result in results)
     for result in results:
         trial, tried = result.trial, len(result.tried)
+        found = Cell(score_text(result), None if result.diverged else score(result.task, result.loss))
         rows.append(
             [
                 Cell(TASK_TITLES[result.task]),
                 Cell(result.arm.label),
                 _budget(trial),
                 _number(epsilons[trial.key]),
-                Cell(score_text(result), None if result.diverged else result.loss),
+                *(found if name == score_name(result.task) else Cell("–") for name in names),
                 Cell(_settings(result)),
                 Cell(str(tried), tried),
             ]
         )
-    columns = ["task", "method", "ε budget", "ε of the run", "test score", "chosen by validation", "trainings"]
+    scores = [f"test {name}" for name in names]
+    columns = ["task", "method", "ε budget", "ε of the run", *scores, "chosen by validation", "trainings"]
     caption = "“trainings” is the number of trainings that validation chose from: settings times seeds."
     return Table("settings", "Chosen settings", columns, rows, caption)
 
 
-def trials_table(trials: Iterable[tuple[FinishedTrial, str]]) -> Table:
-    """Returns every finished trial with its audit, given with the link to its MLflow run."""
+def trials_table(trials: Sequence[ListedTrial]) -> Table:
+    """Returns every finished trial with its audit, with a column for each setting that varies among them."""
+    names = _score_names(one.finished.trial.task for one in trials)
+    varied = [name for name in _SETTINGS if _varies(name, [one.finished.trial for one in trials])]
     rows = []
-    for finished, link in trials:
-        trial, record, audit = finished.trial, finished.record, finished.audit
+    for one in trials:
+        trial, record, audit = one.finished.trial, one.finished.record, one.finished.audit
         rows.append(
             [
-                Cell(trial.label(), link=link, note=f"trial {trial.key}"),
+                Cell(TASK_TITLES[trial.task], note=f"{trial.label()}; trial {trial.key}"),
+                Cell(MECHANISM_TITLES[trial.mechanism]),
                 _budget(trial),
+                *(_setting_cell(name, getattr(trial, name)) for name in varied),
+                Cell(f"{trial.seed}", trial.seed),
+                Cell("✓ chosen", 0) if one.chosen else Cell("no", 1),
+                *(_test_cell(name, trial.task, record["test_loss"]) for name in names),
                 _number(audit["epsilon"]),
                 _number(audit.get("epsilon_lower")),
                 Cell(audit["verdict"]),
+                Cell("statement", link=one.statement),
+                Cell("run", link=one.mlflow),
                 _number(record["validation_loss"]),
-                _number(record["test_loss"], missing="diverged"),
                 Cell(f"{record['seconds']:.1f}", record["seconds"]),
             ]
         )
-    columns = ["trial", "ε budget", "ε audited", "ε at least", "audit", "validation loss", "test loss", "seconds"]
+    columns = [
+        *("task", "method", "ε budget"),
+        *map(setting_title, varied),
+        *("seed", "chosen"),
+        *(f"test {name}" for name in names),
+        *("ε audited", "ε at least", "audit", "privacy", "MLflow", "validation loss", "seconds"),
+    ]
     caption = (
-        "“ε audited” is an upper bound computed from the record of what ran; “ε at least” is a lower bound on what any "
-        "accounting of it can give. Each trial links to its run in MLflow, which is up while `make up` runs."
+        "“chosen”: validation chose its settings, so the results above are from it. “ε audited” is an upper bound "
+        "computed from the record of what ran; “ε at least” is a lower bound on what any accounting of it can give. "
+        "Settings without a column are the same for all trials of a task and method."
     )
-    return Table("trials", _trials_title(len(rows)), columns, rows, caption)
+    title = f"All {len(rows)} trials, audited" if len(rows) > 1 else "The trial, audited"
+    return Table("trials", title, columns, rows, caption, [_trial_record(one) for one in trials])
 
 
-def grid_table(grids: Grids) -> Table:
-    """Returns the settings of the grid, with nested keys joined by dots."""
-    rows = [[Cell(key), Cell(text)] for key, text in _flat("", grids.model_dump(mode="json"))]
+def _trial_record(one: ListedTrial) -> dict[str, Any]:
+    """Returns a trial's numbers for the CSV file, by the names of ``pipelines.yaml``."""
+    trial, record, audit = one.finished.trial, one.finished.record, one.finished.audit
+    return {
+        "trial": trial.key,
+        "name": trial.label(),
+        "task": trial.task,
+        "mechanism": trial.mechanism,
+        "epsilon_budget": trial.epsilon_label,
+        **{name: getattr(trial, name) for name in _SETTINGS if name != "model"},
+        "model": value_text("model", trial.model),
+        "noise_multiplier": trial.noise_multiplier,
+        "seed": trial.seed,
+        "chosen": one.chosen,
+        "validation_loss": record["validation_loss"],
+        "test_loss": record["test_loss"],
+        "epsilon": audit["epsilon"],
+        "epsilon_lower": audit.get("epsilon_lower"),
+        "audit": audit["verdict"],
+        "seconds": record["seconds"],
+    }
+
+
+def settings_that_varied(trials: Sequence[Trial]) -> list[Table]:
+    """Returns two tables: settings with several values among the trials of a task and method, and those with one."""
+    by_method: dict[tuple[TaskName, str], list[Trial]] = {}
+    for trial in trials:
+        by_method.setdefault((trial.task, MECHANISM_TITLES[trial.mechanism]), []).append(trial)
+    varied, fixed = list[list[Cell]](), list[list[Cell]]()
+    for name in _AROUND:
+        groups: dict[tuple[str, ...], list[tuple[TaskName, str]]] = {}
+        for method, found in by_method.items():
+            if of_method := _values(name, found):
+                groups.setdefault(tuple(of_method), []).append(method)
+        for values, methods in groups.items():
+            row = [Cell(setting_title(name)), Cell(", ".join(values)), Cell(_where(methods, list(by_method)))]
+            (varied if len(values) > 1 else fixed).append(row)
+    caption = "Every value was trained. Where a result shows one of several, validation loss chose it for each ε."
+    tables = (
+        [Table("varied", "Settings that varied", ["setting", "values", "where"], varied, caption)] if varied else []
+    )
+    return [*tables, Table("fixed", "Settings that did not vary", ["setting", "value", "where"], fixed)]
+
+
+def measured_settings(grids: Grids) -> Table:
+    """Returns the settings of a measurement, with nested keys joined by dots."""
+    found = grids.model_dump(mode="json", include={"epsilons", "curves", "speed"})
+    rows = [[Cell(key), Cell(text)] for key, text in _flat("", found)]
     caption = "As in pipelines.yaml, with the defaults filled in."
-    return Table("grid", "Settings of the sweep", ["setting", "values"], rows, caption)
+    return Table("fixed", "Settings of the measurement", ["setting", "values"], rows, caption)
 
 
-def _trials_title(trials: int) -> str:
-    return f"All {trials} trials, audited" if trials > 1 else "The trial, audited"
+def _score_names(tasks: Iterable[TaskName]) -> list[str]:
+    """Returns the names of the scores of tasks, each once: scores of different kinds share no column."""
+    found = set(tasks)
+    return list(dict.fromkeys(score_name(task) for task in TASKS if task in found))
+
+
+def _test_cell(name: str, task: TaskName, loss: float | None) -> Cell:
+    if name != score_name(task):
+        return Cell("–")
+    return Cell("diverged") if loss is None else _number(score(task, loss))
+
+
+def _setting_cell(name: str, value: Any) -> Cell:
+    if value is None:
+        return Cell("–")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Cell(value_text(name, value), float(value) if number else None)
+
+
+def _varies(name: str, trials: Sequence[Trial]) -> bool:
+    """Returns whether a setting has several values among the trials of one method."""
+    by_method: dict[tuple[str, str], set[Any]] = {}
+    for trial in trials:
+        by_method.setdefault((trial.task, trial.mechanism), set()).add(getattr(trial, name))
+    # The clip norm is what readers look for first, also where it is the same for all trials of a task.
+    values = {getattr(trial, name) for trial in trials} - {None}
+    return any(len(found) > 1 for found in by_method.values()) or (name == "l2_clip_norm" and bool(values))
+
+
+def _values(name: str, trials: Sequence[Trial]) -> list[str]:
+    """Returns the texts of a setting's values, in the order of the plan; numbers by size."""
+    values = list(dict.fromkeys(getattr(trial, name) for trial in trials))
+    values = [value for value in values if value is not None]
+    if all(isinstance(value, int | float) for value in values):
+        values.sort()
+    return list(dict.fromkeys(value_text(name, value) for value in values))
+
+
+def _where(methods: Sequence[tuple[TaskName, str]], known: Sequence[tuple[TaskName, str]]) -> str:
+    """Returns which tasks and methods a setting's values are of."""
+    if set(methods) == set(known):
+        return "all"
+    parts = []
+    for mechanism in dict.fromkeys(name for _, name in methods):
+        tasks = [task for task, name in methods if name == mechanism]
+        every = len(tasks) == sum(name == mechanism for _, name in known)
+        names = " and ".join(TASK_TITLES[task] for task in tasks)
+        parts.append(mechanism if every else f"{mechanism} of {names}")
+    return ", ".join(parts)
 
 
 def _settings(result: Result) -> str:

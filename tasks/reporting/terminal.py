@@ -1,7 +1,8 @@
-"""A report in the terminal: its first table, its findings and its headline."""
+"""A report in the terminal and in a log: its first table, its findings and its headline."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,28 +14,52 @@ from rich.text import Text
 
 from tasks.reporting.document import SIGNS, Cell, Table, flat, numeric_columns
 from tasks.reporting.files import SUMMARY, ReportSummary
+from tasks.reporting.typesetting import typeset
 from tasks.runtime.home import read_json
+
+# The width of a table in a log, where there is no terminal.
+_LOG_WIDTH = 120
 
 
 def print_report(folder: Path) -> None:
     """Prints the first table, the findings and the headline of the report in a folder."""
-    found: ReportSummary = read_json(folder / SUMMARY)
-    if found["table"] is not None:
-        rows = [[Cell(text, strong=strong) for text, strong in row] for row in found["table"]["rows"]]
-        print_tables([Table("table", found["table"]["title"], found["table"]["columns"], rows)])
-    for claim in found["claims"]:
-        print(flat(f"{SIGNS[claim['verdict']]} {claim['claim']}: {claim['evidence']}"))
-    print(flat(found["headline"]))
+    _show(folder, Console())
+
+
+def report_text(folder: Path) -> str:
+    """Returns what `print_report` prints, without control sequences, for a log."""
+    buffer = io.StringIO()
+    _show(folder, Console(file=buffer, width=_LOG_WIDTH, color_system=None))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def print_tables(tables: Sequence[Table]) -> None:
     """Prints tables, folded to the width of the terminal as far as their words allow."""
-    console = Console()
+    _show_tables(tables, Console())
+
+
+def _show(folder: Path, console: Console) -> None:
+    found: ReportSummary = read_json(folder / SUMMARY)
+    lines = []
+    if found["table"] is not None:
+        rows = [[Cell(text, strong=strong) for text, strong in row] for row in found["table"]["rows"]]
+        _show_tables([Table("table", found["table"]["title"], found["table"]["columns"], rows)], console)
+    for claim in found["claims"]:
+        lines.append(f"{SIGNS[claim['verdict']]} {claim['claim']}: {claim['evidence']}")
+    lines.append(found["headline"])
+    if found["only_for_tests"]:
+        lines.append(f"The profile {found['profile']} is only for tests: these numbers mean nothing.")
+    for line in lines:
+        # Printed as it is: whoever searches or copies a sentence finds it on one line.
+        console.out(typeset(flat(line)), highlight=False)
+
+
+def _show_tables(tables: Sequence[Table], console: Console) -> None:
     for table in tables:
         shown = TerminalTable(title=Text(flat(table.title)), caption=Text(flat(table.caption)), box=box.SIMPLE_HEAD)
         shown.show_edge, shown.padding = False, (0, 1, 0, 0)
         numeric = numeric_columns(table)
-        cells = [[flat(row[at].text) for row in table.rows] for at in range(len(table.columns))]
+        cells = [[_text(row[at]) for row in table.rows] for at in range(len(table.columns))]
         # Headers wrap at words before any number wraps.
         least = [
             max(map(cell_len, [*texts, *flat(column).split()]), default=0)
@@ -45,5 +70,9 @@ def print_tables(tables: Sequence[Table]) -> None:
             most = width if number and fits else None
             shown.add_column(Text(flat(column)), justify="right" if number else "left", overflow="fold", width=most)
         for row in table.rows:
-            shown.add_row(*(Text(flat(cell.text), style="bold" if cell.strong else "") for cell in row))
+            shown.add_row(*(Text(_text(cell), style="bold" if cell.strong else "") for cell in row))
         console.print(shown)
+
+
+def _text(cell: Cell) -> str:
+    return typeset(flat(cell.text))

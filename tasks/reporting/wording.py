@@ -15,6 +15,8 @@ MECHANISM_TITLES: dict[MechanismName, str] = {
     "label_dp": "LabelDP",
 }
 _SETTING_TITLES = {
+    "epsilon": "ε budget",
+    "target_delta": "δ",
     "optimizer": "optimiser",
     "l2_clip_norm": "clip norm C",
     "microbatch_size": "microbatch size m",

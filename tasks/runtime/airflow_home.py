@@ -1,31 +1,58 @@
-"""Our own Airflow in the home folder: settings, database and pool, set up on first use.
+"""Our own Airflow in the home folder: settings, databases and pool, set up on first use.
+
+There are two folders, each with a database: one for the servers of ``make up``, and one for ``make run`` without
+servers, which no scheduler reads. Every path is set in the environment of each program, since Airflow writes absolute
+paths into its ``airflow.cfg``, and the home folder may be moved or copied.
 
 Airflow is run as a program and never imported, so that none of its processes starts with JAX, Dask or MLflow loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import CHECKOUT, home, short_hash, write_text
+from tasks.runtime.home import CHECKOUT, home, short_hash, whole_file, write_text
 from tasks.runtime.progress import say
 
 # Training tasks that may run at the same time: one, since a group of trials uses the whole device.
 GPU_POOL_SLOTS = 1
+# Two commands of `airflow` in one process, since importing Airflow takes seconds.
+_COMMANDS = [
+    ["db", "migrate"],
+    ["pools", "set", "gpu", str(GPU_POOL_SLOTS), "Training tasks that may run at the same time"],
+]
+_IN_ONE_PROCESS = """
+import json, sys
+from airflow.cli.cli_parser import get_parser
+for command in json.loads(sys.argv[1]):
+    options = get_parser().parse_args(command)
+    options.func(options)
+"""
 
 
-def airflow_environment() -> dict[str, str]:
-    """Returns the environment in which ``airflow`` finds our DAGs and keeps its files in the home folder."""
+def airflow_folder(*, alone: bool = False) -> Path:
+    """Returns the Airflow folder of the servers; with ``alone``, that of runs without servers."""
+    return home() / ("airflow-run" if alone else "airflow")
+
+
+def airflow_environment(folder: Path) -> dict[str, str]:
+    """Returns the environment in which ``airflow`` finds our DAGs and keeps its files in ``folder``."""
     programs = Path(sys.executable).parent
     return os.environ | {
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(CHECKOUT),
         "DP_ADS_HOME": str(home()),
-        "AIRFLOW_HOME": str(home() / "airflow"),
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_database(folder)}",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
+        "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(folder / "logs" / "dag_processor"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
         # Safe mode skips files without the words "dag" and "airflow"; dags/.airflowignore names those to skip.
         "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
@@ -36,25 +63,72 @@ def airflow_environment() -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 2)),
         "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(CHECKOUT / "dags" / "plugins"),
+        # Runs are named for what they do, such as "quick · pCTR, pCVR · ε 1, 10 · 2026-11-02 09:30:00".
+        "AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN": r"^[\w.~:+, ·-]+$",
+        # Else JAX says in every log that the machine has no TPU.
+        "JAX_LOGGING_LEVEL": os.environ.get("JAX_LOGGING_LEVEL", "WARNING"),
+        # Seconds that the scheduler waits before it looks for a next task; by default 1. At 0.1 it took about a tenth
+        # of a core from training.
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
     }
 
 
-def ensure_airflow() -> None:
-    """Creates or migrates Airflow's database and the pool ``gpu``, unless that is already done."""
+def ensure_airflow(folder: Path) -> None:
+    """Creates or migrates the database in an Airflow folder, with the pool ``gpu``, unless that is already done.
+
+    An empty database is kept in the home folder, and copied for the second folder.
+    """
     lock = CHECKOUT / "requirements.lock"
-    state = short_hash([lock.read_text() if lock.exists() else "", GPU_POOL_SLOTS])
-    marker = home() / "airflow" / "ready"
+    state = short_hash([lock.read_text() if lock.exists() else "", _COMMANDS])
+    marker, empty = folder / "ready", home() / "cache" / f"airflow-{state}.db"
     if marker.exists() and marker.read_text() == state:
         return
-    say("setting up Airflow's database")
-    _airflow("db", "migrate")
-    _airflow("pools", "set", "gpu", str(GPU_POOL_SLOTS), "Training tasks that may run at the same time")
+    folder.mkdir(parents=True, exist_ok=True)
+    is_new = not _database(folder).exists()
+    if is_new and empty.exists():
+        _copy_database(empty, _database(folder))
+    else:
+        say("setting up Airflow's database")
+        _set_up(folder)
+        if is_new:
+            _copy_database(_database(folder), empty)
     write_text(marker, state)
 
 
-def _airflow(*arguments: str) -> None:
-    command = [sys.executable, "-m", "airflow", *arguments]
-    done = subprocess.run(command, env=airflow_environment(), capture_output=True, text=True, check=False)
+def login() -> tuple[str, str]:
+    """Returns the user and password that Airflow's simple auth manager generated for the servers."""
+    path = airflow_folder() / "simple_auth_manager_passwords.json.generated"
+    try:
+        user, password = next(iter(json.loads(path.read_text()).items()))
+    except (OSError, ValueError, StopIteration):
+        raise UserError(f"there is no login in {path}, which Airflow's API server writes when it starts") from None
+    return user, password
+
+
+def _database(folder: Path) -> Path:
+    return folder / "airflow.db"
+
+
+def _set_up(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_ONE_PROCESS, json.dumps(_COMMANDS)],
+        env=airflow_environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise UserError(f"`airflow {' '.join(arguments)}` failed:\n{tail}")
+        raise UserError(f"setting up Airflow's database in {folder} failed:\n{tail}")
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    # SQLite's own copy, since a part of the database may be in its write-ahead log.
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        whole_file(target) as temporary,
+        contextlib.closing(sqlite3.connect(source)) as opened,
+        contextlib.closing(sqlite3.connect(temporary)) as copy,
+    ):
+        opened.backup(copy)

@@ -1,81 +1,103 @@
-"""``tasks run``: runs a pipeline in this terminal, through the same DAG that the Airflow UI shows."""
+"""``tasks run``: runs a pipeline in this terminal, through the same DAG that the Airflow UI shows.
+
+If ``make up`` runs on the home folder, its Airflow gets the run. Otherwise the run has an Airflow database of its own,
+which no scheduler reads: a scheduler would start the same tasks again.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
-import re
+import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from tasks.config.loading import load_config
-from tasks.config.selection import select
-from tasks.reporting.files import report_files
-from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
+from tasks.check import check
+from tasks.config.loading import config_path
+from tasks.config.selection import Selection, run_title
+from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
+from tasks.runtime.handed_over import hand_over
 from tasks.runtime.home import home
-from tasks.runtime.progress import ERROR_MARK, PROGRESS_MARK, format_seconds, say
+from tasks.runtime.processes import signals_interrupt, stop_programs
+from tasks.runtime.progress import say
+from tasks.runtime.run_output import RunOutput
+from tasks.runtime.running_servers import running_servers
+
+_NO_GRAPHVIZ = "ignore:Could not import graphviz:UserWarning"
 
 
 def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     """Runs the DAG to its end and returns the paths of the report's files.
 
-    Prints the progress of the steps. Airflow's log goes to a file, whose path is printed. Raises a ``UserError`` with
-    the errors of the steps if the run fails.
+    Prints the progress of the steps, and where the full log is. Raises a ``UserError`` with the errors of the steps if
+    the run fails. Ctrl-C, SIGTERM and closing the terminal end the run and raise ``KeyboardInterrupt``.
     """
-    selection = select(load_config(), options)
-    ensure_airflow()
+    selection = check(options)
+    conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
+    if selection.raw is not None:
+        conf["raw"] = selection.raw
+    servers = running_servers()
+    if servers is not None and servers.config != str(config_path().resolve()):
+        say(f"`make up` runs with another configuration, {servers.config}: running without it")
+        servers = None
+    with signals_interrupt():
+        try:
+            if servers is not None:
+                say(f"running DAG {selection.pipeline}, profile {selection.profile}")
+                return hand_over(servers, selection.pipeline, run_title(selection), conf)
+            return _run_alone(selection, conf)
+        except KeyboardInterrupt:
+            say(
+                f"interrupted. Prepared data, finished trials and checkpoints are kept in {home()}: "
+                "the same command continues from them"
+            )
+            raise
+
+
+def _run_alone(selection: Selection, conf: Mapping[str, Any]) -> dict[str, str]:
+    folder = airflow_folder(alone=True)
+    ensure_airflow(folder)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     log = home() / "logs" / f"{selection.pipeline}-{now}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"running DAG {selection.pipeline}, profile {selection.profile}; full log: {log}")
+    command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(dict(conf))]
+    output = RunOutput()
+    # Else every log begins with it.
+    quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}
+    status = _run_to_the_end(command, airflow_environment(folder) | quiet, log, output)
+    if status != 0 or output.result is None:
+        raise UserError(f"{output.reasons() or 'a task failed unexpectedly'}\n(the run failed; full log: {log})")
+    return output.result
 
-    conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
-    if selection.raw is not None:
-        conf["raw"] = selection.raw
-    command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(conf)]
-    errors, trials = [], _TrialsLeft()
+
+def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Path, output: RunOutput) -> int:
+    """Runs a program with its output in ``log`` and in ``output``, and returns its status."""
+    # In a session of its own: Ctrl-C reaches us alone, and we end the program with all processes that it has started.
     with (
         open(log, "w", encoding="utf-8") as file,
         subprocess.Popen(
-            command, env=airflow_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         ) as process,
     ):
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 file.write(line)
-                if line.startswith(PROGRESS_MARK):
-                    print(line.rstrip() + trials.left_after(line), flush=True)
-                elif line.startswith(ERROR_MARK):
-                    errors.append(line.removeprefix(ERROR_MARK).rstrip())
-        except KeyboardInterrupt:
-            process.terminate()
+                output.take(line)
+            return process.wait()
+        except BaseException:
+            stop_programs([process], end_children_with=signal.SIGTERM, polite_seconds=2, patience_seconds=1)
             raise
-    if process.returncode != 0 or errors:
-        reasons = "\n".join(dict.fromkeys(errors)) or "a task failed unexpectedly"
-        raise UserError(f"{reasons}\n(the run failed; full log: {log})")
-    return report_files(home() / "reports" / selection.pipeline / "latest")
-
-
-class _TrialsLeft:
-    """Counts trained trials in the progress lines and estimates the time left."""
-
-    def __init__(self) -> None:
-        self._done = self._total = 0
-        self._start = time.monotonic()
-
-    def left_after(self, line: str) -> str:
-        """Returns the text to append to a progress line; empty unless the line reports a finished trial."""
-        planned = re.search(r"planned (\d+) trials, (\d+) of them", line)
-        if planned:
-            self._start = time.monotonic()
-            self._total = int(planned[1]) - int(planned[2])
-        if not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
-            return ""
-        self._done += 1
-        left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
-        return f" ({self._done} of {self._total} done, about {format_seconds(left)} left)"

@@ -19,8 +19,10 @@ from typing import Any
 from tasks.runtime.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-# Environment variable with the address of the MLflow server, set by ``make up`` for the processes it starts.
+# Environment variables with the addresses of the MLflow server and of the server of reports, set by ``make up`` for the
+# processes it starts.
 MLFLOW_AT = "DP_ADS_MLFLOW_AT"
+REPORTS_AT = "DP_ADS_REPORTS_AT"
 
 
 def home() -> Path:
@@ -117,9 +119,9 @@ def whole_directory(final: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def point_latest_at(folder: Path) -> None:
-    """Points the symbolic link ``latest`` beside ``folder`` to it, atomically."""
-    temporary = folder.parent / f".latest.{os.getpid()}"
+def point_latest_at(folder: Path, name: str = "latest") -> None:
+    """Points the symbolic link ``name`` beside ``folder`` to it, atomically."""
+    temporary = folder.parent / f".{name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name)
-    os.replace(temporary, folder.parent / "latest")
+    os.replace(temporary, folder.parent / name)

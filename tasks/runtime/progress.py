@@ -6,29 +6,47 @@ One line per event reads well both in a terminal and in an Airflow task log. The
 
 from __future__ import annotations
 
+import json
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tasks.runtime.errors import UserError
 
 PROGRESS_MARK = "▸ "
 ERROR_MARK = "✗ "
+RESULT_MARK = "result: "
+
+_writing = threading.Lock()
 
 
 def say(message: str) -> None:
     """Prints a progress line."""
-    print(PROGRESS_MARK + message, flush=True)
+    _write(PROGRESS_MARK + message)
 
 
 def note(message: str) -> None:
     """Prints a line that ``tasks run`` does not show: one of many of its kind, for the log."""
-    print(message, flush=True)
+    _write(message)
 
 
 def say_error(message: str) -> None:
     """Prints an error, every line of it marked."""
-    print("\n".join(ERROR_MARK + line for line in message.splitlines()), flush=True)
+    _write("\n".join(ERROR_MARK + line for line in message.splitlines()))
+
+
+def say_result(result: Mapping[str, str]) -> None:
+    """Prints the result of a run, in which ``tasks run`` finds the files of the very run that it started."""
+    _write(RESULT_MARK + json.dumps(dict(result)))
+
+
+def _write(text: str) -> None:
+    # `print` writes the end of the line separately, so lines of trials that train side by side would mix.
+    with _writing:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def step(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -66,7 +84,8 @@ def format_seconds(seconds: float) -> str:
 class Ticker:
     """Reports the progress of a long loop, at most once every ``every_seconds``.
 
-    The first report comes after a full period, so that short loops stay silent.
+    Time counts from the first update: before it, the loop starts and compiles. The first report comes a full period
+    later, so that short loops stay silent and the rate is known.
     """
 
     def __init__(self, label: str, total: int, unit: str, every_seconds: float = 10.0) -> None:
@@ -74,18 +93,19 @@ class Ticker:
         self._total = total
         self._unit = unit
         self._every = every_seconds
-        self._start = self._last = time.monotonic()
+        self._start = self._last = 0.0
         self._first_done: int | None = None
 
     def update(self, done: int, detail: str = "") -> None:
         """Reports that ``done`` of the total are done, if a report is due."""
-        if self._first_done is None:
-            self._first_done = done
         now = time.monotonic()
-        if now - self._last < self._every:
+        if self._first_done is None:
+            self._first_done, self._start, self._last = done, now, now
+            return
+        if now - self._last < self._every or done == self._first_done:
             return
         self._last = now
-        rate = max(done - self._first_done, 1) / (now - self._start)
+        rate = (done - self._first_done) / (now - self._start)
         left = format_seconds((self._total - done) / rate)
         percent = 100 * done / self._total
         say(

@@ -1,83 +1,128 @@
-"""``tasks up``: runs the Airflow UI and an MLflow server until Ctrl-C."""
+"""``tasks up``: runs the reports server, the Airflow UI and an MLflow server until Ctrl-C."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import FrameType
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from tasks.config.loading import load_config
-from tasks.runtime.airflow_home import airflow_environment, ensure_airflow
+from tasks.config.loading import config_path, load_config
+from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import MLFLOW_AT, home
+from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
+from tasks.runtime.moved_store import adopt_artifacts
+from tasks.runtime.processes import POLITE_SECONDS, Programs, running, until_signalled
 from tasks.runtime.progress import say
+from tasks.runtime.running_servers import Addresses, as_the_running_servers
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
-START_SECONDS = 180
-POLITE_SECONDS = 15
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Servers = dict[str, subprocess.Popen]
 
 
-def up(airflow_port: int, mlflow_port: int, host: str = LOOPBACK) -> None:
-    """Starts both servers, prints their addresses and the login, and returns when stopped.
+class Ports(NamedTuple):
+    """The ports of the three servers."""
 
-    Ctrl-C, SIGTERM and closing the terminal stop both servers and all their processes, also while they are starting.
+    reports: int
+    airflow: int
+    mlflow: int
+
+
+def up(ports: Ports, host: str = LOOPBACK) -> None:
+    """Starts the servers, prints their addresses and the login, and returns when stopped.
+
+    Ctrl-C, SIGTERM and closing the terminal stop all servers and their processes, also while they are starting. Tasks
+    that were running are started again by the next ``up``.
     """
     load_config()
-    _check_ports(host, {"AIRFLOW_PORT": airflow_port, "MLFLOW_PORT": mlflow_port})
-    logs = home() / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    _check_numbers({f"{name.upper()}_PORT": port for name, port in ports._asdict().items()})
     reached = LOOPBACK if host == EVERYWHERE else host
-    airflow_url, mlflow_url = f"http://{reached}:{airflow_port}", f"http://{reached}:{mlflow_port}"
-    environment = airflow_environment() | {
+    at = Addresses(
+        pid=os.getpid(),
+        reports=f"http://{reached}:{ports.reports}",
+        airflow=f"http://{reached}:{ports.airflow}",
+        mlflow=f"http://{reached}:{ports.mlflow}",
+        config=str(config_path().resolve()),
+    )
+    with until_signalled(), as_the_running_servers(at):
+        _check_free(host, {f"{name.upper()}_PORT": port for name, port in ports._asdict().items()})
+        logs = home() / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        ensure_airflow(airflow_folder())
+        try:
+            with running(logs) as programs:
+                try:
+                    _start(programs, at, ports, host)
+                    while True:
+                        programs.check_alive()
+                        time.sleep(1)
+                except KeyboardInterrupt:
+                    say(f"stopping; the next `make up` repeats tasks that do not end within {POLITE_SECONDS} s")
+                    raise
+        finally:
+            say("stopped")
+
+
+def _start(programs: Programs, at: Addresses, ports: Ports, host: str) -> None:
+    python, environment = sys.executable, _environment(at, ports, host)
+    say("starting; this takes about half a minute")
+    programs.start(
+        {
+            "Reports server": [python, "-m", "tasks.runtime.reports_server", host, str(ports.reports)],
+            "MLflow": [python, "-m", "mlflow", "server", *_mlflow_arguments(host, ports.mlflow)],
+            "Airflow API server": [python, "-m", "airflow", "api-server"],
+        },
+        environment,
+    )
+    for address in (f"{at.reports}/", f"{at.mlflow}/health", f"{at.airflow}/api/v2/monitor/health"):
+        programs.wait_for(address)
+    # The parts of `airflow standalone` that we need. Standalone would also serve task logs on all network interfaces,
+    # and it does not notice when a part dies. They start once the API server answers: tasks that were running when the
+    # servers were stopped start at once, and report to it. At the end, tasks that are still running are killed, which
+    # leaves them as running in the database. The next scheduler finds them there and starts them again. A task that
+    # is only terminated would report that it failed.
+    programs.start(
+        {
+            "Airflow scheduler": [python, "-m", "airflow", "scheduler", "--skip-serve-logs"],
+            "Airflow DAG processor": [python, "-m", "airflow", "dag-processor"],
+            "Airflow triggerer": [python, "-m", "airflow", "triggerer", "--skip-serve-logs"],
+        },
+        environment,
+        end_children_with=signal.SIGKILL,
+    )
+    user, password = login()
+    say(f"Reports  {at.reports}")
+    say(f"Airflow  {at.airflow}   user {user}, password {password}")
+    say(f"MLflow   {at.mlflow}")
+    say("Ctrl-C stops all")
+
+
+def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
+    return airflow_environment(airflow_folder()) | {
         "AIRFLOW__API__HOST": host,
-        "AIRFLOW__API__PORT": str(airflow_port),
-        "AIRFLOW__API__BASE_URL": airflow_url,
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{airflow_url}/execution/",
+        "AIRFLOW__API__PORT": str(ports.airflow),
+        "AIRFLOW__API__BASE_URL": at.airflow,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{at.airflow}/execution/",
+        # A training uses all cores, and the API server may then answer late. That is no reason to end the training.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "8",
+        "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "10",
+        # Tasks of a scheduler that was killed are started again within a minute, not after five.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         # Saves seven processes that run evaluations by language models, which we do not use.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        MLFLOW_AT: mlflow_url,
+        MLFLOW_AT: at.mlflow,
+        REPORTS_AT: at.reports,
     }
-    python = sys.executable
-    # The parts of `airflow standalone` that we need. Standalone would also serve task logs on all network interfaces
-    # and run a triggerer, and it does not notice when a part dies.
-    commands = {
-        "MLflow": [python, "-m", "mlflow", "server", *_mlflow_arguments(host, mlflow_port)],
-        "Airflow API server": [python, "-m", "airflow", "api-server"],
-        "Airflow scheduler": [python, "-m", "airflow", "scheduler", "--skip-serve-logs"],
-        "Airflow DAG processor": [python, "-m", "airflow", "dag-processor"],
-    }
-    with until_signalled():
-        ensure_airflow()
-        with running(commands, environment, logs) as servers:
-            say("starting; this takes about half a minute")
-            _wait_for(f"{mlflow_url}/health", servers, logs)
-            _wait_for(f"{airflow_url}/api/v2/monitor/health", servers, logs)
-            user, password = _login()
-            say(f"Airflow  {airflow_url}   user {user}, password {password}")
-            say(f"MLflow   {mlflow_url}")
-            say("Ctrl-C stops both")
-            while True:
-                check_alive(servers, logs)
-                time.sleep(1)
 
 
 def _mlflow_arguments(host: str, port: int) -> list[str]:
     store = home() / "mlflow"
     store.mkdir(parents=True, exist_ok=True)
+    adopt_artifacts(store)
     return [
         *("--host", host, "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{store / 'mlflow.db'}"),
@@ -85,12 +130,17 @@ def _mlflow_arguments(host: str, port: int) -> list[str]:
     ]
 
 
-def _check_ports(host: str, ports: Mapping[str, int]) -> None:
-    if len(set(ports.values())) < len(ports):
-        raise UserError(f"{' and '.join(ports)} are both {next(iter(ports.values()))}: choose two different ports")
+def _check_numbers(ports: Mapping[str, int]) -> None:
     for name, port in ports.items():
         if not 0 < port < 65536:
             raise UserError(f"{name} must be from 1 to 65535, got {port}")
+        same = [each for each, other in ports.items() if other == port]
+        if len(same) > 1:
+            raise UserError(f"{' and '.join(same)} are both {port}: choose different ports")
+
+
+def _check_free(host: str, ports: Mapping[str, int]) -> None:
+    for name, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -101,115 +151,3 @@ def _check_ports(host: str, ports: Mapping[str, int]) -> None:
                     f"cannot use port {port} on {host} ({error.strerror}): stop the program that uses it, "
                     f"or choose another port, for example `make up {name}={free}`"
                 ) from None
-
-
-@contextlib.contextmanager
-def until_signalled() -> Iterator[None]:
-    """Ends the block at the first stop signal, without a traceback. Further signals are ignored during clean-up."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in handled:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    # Under nohup, SIGHUP is ignored, and stays so.
-    handled = [each for each in STOP_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
-    earlier = {each: signal.signal(each, stop) for each in handled}
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        for each, handler in earlier.items():
-            signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def running(commands: Mapping[str, list[str]], environment: Mapping[str, str], logs: Path) -> Iterator[Servers]:
-    """Starts the servers, each in its own session. All processes of the sessions are stopped with the block."""
-    servers: Servers = {}
-    try:
-        for name, command in commands.items():
-            with open(_log(logs, name), "ab") as file:
-                servers[name] = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
-        yield servers
-    finally:
-        _stop(servers)
-
-
-def _stop(servers: Servers) -> None:
-    """Interrupts the servers, then terminates, then kills what is left of their sessions."""
-    # First only each server's own process group, so that it stops its children in its own order. Airflow runs tasks
-    # in other groups of the session.
-    for server in servers.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGINT)
-    deadline = time.monotonic() + POLITE_SECONDS
-    for server in servers.values():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(max(0, deadline - time.monotonic()))
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        for server in servers.values():
-            for process in _processes(server):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, number)
-        _wait_until_ended(servers, patience)
-    say("stopped")
-
-
-def _wait_until_ended(servers: Servers, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(_processes(server) for server in servers.values()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-def _processes(server: subprocess.Popen) -> list[int]:
-    """Returns the live processes of a server: itself and, where there is a /proc, those of its session."""
-    found = [server.pid] if server.poll() is None else []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # The name is in parentheses; then come state, parent, group and session.
-            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(session) == server.pid and state != "Z" and int(folder.name) != server.pid:
-                found.append(int(folder.name))
-    return found
-
-
-def _wait_for(url: str, servers: Servers, logs: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        check_alive(servers, logs)
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5) as answer:
-            if answer.status == 200:
-                return
-        time.sleep(0.5)
-    raise UserError(f"{url} did not answer within {START_SECONDS} s; the logs are in {logs}")
-
-
-def check_alive(servers: Servers, logs: Path) -> None:
-    """Raises a ``UserError`` if a server has exited."""
-    for name, server in servers.items():
-        if server.poll() is not None:
-            raise UserError(
-                f"{name} exited unexpectedly with status {server.returncode}; its log is {_log(logs, name)}"
-            )
-
-
-def _log(logs: Path, name: str) -> Path:
-    return logs / f"{name.lower().replace(' ', '-')}.log"
-
-
-def _login() -> tuple[str, str]:
-    """Returns the user and password that Airflow's simple auth manager generated."""
-    path = home() / "airflow" / "simple_auth_manager_passwords.json.generated"
-    try:
-        user, password = next(iter(json.loads(path.read_text()).items()))
-    except (OSError, ValueError, StopIteration):
-        raise UserError(f"Airflow started, but there is no login in {path}") from None
-    return user, password

@@ -1,38 +1,47 @@
-"""Logs to MLflow: one parent run per pipeline run and one nested run per trial, each with its dataset as an input.
+"""Logs pipeline runs to MLflow: one parent run per pipeline run, whose trials are runs nested in it.
 
-Parameters have the names of ``pipelines.yaml``. Runs are found again by their tags, so a step that Airflow retries logs
-only once. ``MLFLOW_TRACKING_URI`` selects another server than the embedded store.
+The runs of trials are in ``trial_runs``, the UI's paths and views in ``mlflow_views``. ``MLFLOW_TRACKING_URI`` selects
+another server than the embedded store.
 """
 
 from __future__ import annotations
 
 import functools
+import getpass
 import hashlib
 import json
 import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
+from tasks.config.dataset import TASK_TITLES
 from tasks.config.loading import Config
 from tasks.config.selection import Selection
 from tasks.data.prepared import Prepared
-from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.home import CHECKOUT, MLFLOW_AT, home
+from tasks.runtime.mlflow_views import (
+    NON_PRIVATE_EPSILON,
+    STEPS_PER_EPSILON,
+    SweepMetric,
+    comparison_view,
+    experiment_path,
+    run_path,
+    trials_view,
+)
+from tasks.runtime.moved_store import adopt_artifacts
 from tasks.training.items import ParentRun
+from tasks.training.sweep_names import varying_settings
 from tasks.training.trial import Trial
 
-if TYPE_CHECKING:
-    from tasks.training.finished import TrialRecord
-
-_PARENT = "mlflow.parentRunId"
 _CONTEXT = "mlflow.data.context"
+_LONGEST_NOTE = 8000
 
 
 def tracking_uri() -> str:
@@ -49,7 +58,7 @@ def run_link(experiment: str, run_id: str) -> str:
     uri = tracking_uri()
     embedded = not uri.startswith(("http://", "https://"))
     server = os.environ.get(MLFLOW_AT, "http://127.0.0.1:5000") if embedded else uri.rstrip("/")
-    return f"{server}/#/experiments/{experiment}/runs/{run_id}"
+    return f"{server}/#/{run_path(experiment, run_id)}"
 
 
 def provenance(prepared: Mapping[str, Prepared]) -> dict[str, str]:
@@ -59,70 +68,52 @@ def provenance(prepared: Mapping[str, Prepared]) -> dict[str, str]:
 
 
 def start_pipeline_run(
-    config: Config, selection: Selection, name: str, prepared: Mapping[str, Prepared], cards: Mapping[str, Path]
+    config: Config,
+    selection: Selection,
+    name: str,
+    prepared: Mapping[str, Prepared],
+    cards: Mapping[str, Path],
+    trials: Sequence[Trial] = (),
 ) -> ParentRun:
-    """Opens the parent run, with prepared data as inputs and data cards as artifacts. Returns its ids."""
-    client = _client(tracking_uri())
+    """Opens the parent run, with prepared data as inputs and data cards as artifacts. Returns its ids.
+
+    Args:
+        config: The configuration.
+        selection: What the run is about.
+        name: The name of the run's folder.
+        prepared: The data by dataset.
+        cards: The data cards by dataset.
+        trials: All trials of the run, whether trained yet or not.
+    """
+    client = open_client()
+    varies = varying_settings(trials)
+    experiment = _experiment(client, selection.pipeline, config.pipelines[selection.pipeline].title, varies)
     tags = {
+        **origin_tags(f"make run PIPELINE={selection.pipeline} PROFILE={selection.profile}"),
         "pipeline": selection.pipeline,
         "profile": selection.profile,
         "data_fingerprint": ",".join(f"{dataset}={data.fingerprint}" for dataset, data in prepared.items()),
-        "git_commit": _git_commit(),
-        "lock_hash": _lock_hash(),
+        "run": name,
+        "varies": ", ".join(varies),
         "mlflow.note.content": config.pipelines[selection.pipeline].title,
     }
-    experiment = _experiment(client, selection.pipeline)
-    run = client.create_run(experiment, run_name=name, tags=tags)
+    run = client.create_run(experiment, run_name=_run_name(selection), tags=tags)
     chosen = {key: value for key, value in selection._asdict().items() if value is not None}
-    _log(client, run.info.run_id, params=chosen)
+    log_in_batches(client, run.info.run_id, params=chosen)
     client.log_inputs(run.info.run_id, [data_input(data) for data in prepared.values()])
     for dataset, card in cards.items():
         client.log_text(run.info.run_id, card.read_text(encoding="utf-8"), f"data_cards/{dataset}.html")
-    return {"mlflow_run": run.info.run_id, "experiment": experiment, "pipeline": selection.pipeline}
+    return {
+        "mlflow_run": run.info.run_id,
+        "experiment": experiment,
+        "pipeline": selection.pipeline,
+        "varies": varies,
+    }
 
 
-def log_trial(parent: ParentRun, trial: Trial, record: TrialRecord, *, reused: bool) -> str:
-    """Logs a trained trial as a nested run, which stays open until its audit. Returns the run's id."""
-    client = _client(tracking_uri())
-    earlier = _find_child(client, parent, trial)
-    if earlier is not None:
-        return earlier.info.run_id
-    tags = {
-        _PARENT: parent["mlflow_run"],
-        "pipeline": parent["pipeline"],
-        "task": trial.task,
-        "epsilon": trial.epsilon_label,
-        "trial": trial.key,
-        "data_fingerprint": trial.data_fingerprint,
-        "git_commit": _git_commit(),
-        "lock_hash": _lock_hash(),
-        "reused": str(reused).lower(),
-        "trial_folder": str(trial.folder),
-    }
-    run_id = client.create_run(parent["experiment"], run_name=trial.label(), tags=tags).info.run_id
-    now = int(time.time() * 1000)
-    metrics = [
-        Metric(name, value, now, point["step"])
-        for point in record["curve"]
-        for name, value in (
-            ("train_loss", point["train_loss"]),
-            (f"validation_{record['loss_name']}", point["validation_loss"]),
-        )
-        if value is not None
-    ]
-    finals = {
-        "validation_loss": record["validation_loss"],
-        "test_loss": record["test_loss"],
-        "steps_per_second": record["steps_per_second"],
-        "seconds": record["seconds"],
-        "steps": record["steps"],
-        "parameters": record["parameters"],
-        "noise_multiplier": trial.noise_multiplier,
-    }
-    metrics += [Metric(name, value, now, record["steps"]) for name, value in finals.items() if value is not None]
-    _log(client, run_id, params=trial.flat_settings(), metrics=metrics)
-    client.log_inputs(run_id, _inputs(client, parent, trial))
-    return run_id
+def _run_name(selection: Selection) -> str:
+    budgets = ", ".join(f"{epsilon:g}" for epsilon in selection.epsilons)
+    return f"{selection.profile} · ε {budgets} · {', '.join(TASK_TITLES[task] for task in selection.tasks)}"
 
 
 def data_input(prepared: Prepared) -> DatasetInput:
@@ -148,68 +139,100 @@ def data_input(prepared: Prepared) -> DatasetInput:
     return DatasetInput(dataset, [InputTag(_CONTEXT, "training")])
 
 
-def log_audit(run_id: str, audit: AuditResult, statement: Path) -> None:
-    """Adds the audited ε and the privacy statement to a trial's run, and closes the run."""
-    client = _client(tracking_uri())
-    now = int(time.time() * 1000)
-    attack = audit["attack"]
-    measured = {
-        "epsilon": audit["epsilon"],
-        "epsilon_lower": audit["epsilon_lower"],
-        "pld_epsilon": audit["pld_epsilon"],
-        "rdp_epsilon": audit["rdp_epsilon"],
-        "attack_epsilon_lower": attack and attack["epsilon_lower"],
-    }
-    metrics = [Metric(name, value, now, 0) for name, value in measured.items() if value is not None]
-    _log(client, run_id, metrics=metrics, tags={"audit": audit["verdict"]})
-    client.log_artifact(run_id, str(statement))
-    client.set_terminated(run_id, "FAILED" if audit["verdict"] == "failed" else "FINISHED")
+def log_report(
+    parent: ParentRun,
+    *,
+    metrics: Iterable[SweepMetric],
+    files: Iterable[Path],
+    note: str,
+    relative_losses: Mapping[str, float | None],
+) -> None:
+    """Adds a report to the parent run and closes it, and the relative losses to the runs of its trials.
 
-
-def log_report(parent_run: str, metrics: Mapping[str, float], files: Iterable[Path]) -> None:
-    """Adds the report's metrics and files to the parent run, and closes it."""
-    client = _client(tracking_uri())
-    now = int(time.time() * 1000)
-    _log(client, parent_run, metrics=[Metric(name, value, now, 0) for name, value in metrics.items()])
+    Args:
+        parent: The parent run.
+        metrics: The numbers of the report, which are logged over ε.
+        files: The files of the report.
+        note: The description of the run, in Markdown.
+        relative_losses: The relative loss of each trial in percent by the id of its run; None where there is none.
+    """
+    client, run_id, now = open_client(), parent["mlflow_run"], int(time.time() * 1000)
+    for trial_run, percent in relative_losses.items():
+        _log_if_new(client, trial_run, "relative_loss_percent", percent, now)
+    if relative_losses:
+        client.set_experiment_tag(parent["experiment"], *comparison_view(relative_losses, parent["varies"]))
+    log_in_batches(
+        client,
+        run_id,
+        metrics=[Metric(one.name, one.value, now, one.step) for one in metrics],
+        tags={"mlflow.note.content": note[:_LONGEST_NOTE]},
+    )
     for file in files:
-        client.log_artifact(parent_run, str(file))
-    client.set_terminated(parent_run)
+        client.log_artifact(run_id, str(file))
+    client.set_terminated(run_id)
+
+
+def open_client() -> MlflowClient:
+    """Returns a client of the store, which is created if it is missing and corrected if its home was moved."""
+    return _client(tracking_uri())
 
 
 @functools.lru_cache(maxsize=4)
 def _client(uri: str) -> MlflowClient:
     if uri.startswith("sqlite:///"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(uri.removeprefix("sqlite:///")).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder == home() / "mlflow":
+            adopt_artifacts(folder)
         # A new store logs each table that it creates.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
 
 
-def _experiment(client: MlflowClient, name: str) -> str:
-    experiment = client.get_experiment_by_name(name)
-    if experiment is not None:
-        return experiment.experiment_id
-    # A remote server decides where artifacts go; for the embedded store, they are kept beside it.
-    embedded = "MLFLOW_TRACKING_URI" not in os.environ
-    location = (home() / "mlflow" / "artifacts" / name).as_uri() if embedded else None
-    return client.create_experiment(name, artifact_location=location)
+def _experiment(client: MlflowClient, name: str, title: str, varies: Sequence[str]) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        # A remote server decides where artifacts go; for the embedded store, they are kept beside it.
+        embedded = "MLFLOW_TRACKING_URI" not in os.environ
+        location = (home() / "mlflow" / "artifacts" / name).as_uri() if embedded else None
+        found = client.get_experiment(client.create_experiment(name, artifact_location=location))
+    experiment = found.experiment_id
+    tags = {
+        # Without a kind, MLflow shows an experiment as one of generative AI.
+        "mlflow.experimentKind": "custom_model_development",
+        "mlflow.experiment.primaryMetric.name": "relative_loss_percent",
+        "mlflow.note.content": _description(title, experiment),
+        **dict([trials_view(varies)] if varies else []),
+    }
+    for key, value in tags.items():
+        if found.tags.get(key) != value:
+            client.set_experiment_tag(experiment, key, value)
+    return experiment
 
 
-def _find_child(client: MlflowClient, parent: ParentRun, trial: Trial) -> Run | None:
-    query = f"tags.`{_PARENT}` = '{parent['mlflow_run']}' AND tags.trial = '{trial.key}'"
-    found = client.search_runs([parent["experiment"]], query, max_results=1)
-    return found[0] if found else None
+def _description(title: str, experiment: str) -> str:
+    # MLflow shows the first line of a description until the user unfolds it.
+    return f"""**[Trials with their metrics](#/{experiment_path(experiment)})** · {title}
+
+A run is a pipeline run, and the runs nested in it are its trials. Open the link above for the trials' metrics and \
+the parameters that vary, or a pipeline run's description for its result and a comparison of its trials.
+
+- `relative_loss_percent`: how much larger the test loss is than that of the non-private baseline. The loss is \
+1 − AUC for pCTR and pCVR, and the Poisson log loss for pConvs.
+- `epsilon`: the audited ε. **{NON_PRIVATE_EPSILON:g} stands for ∞**, no privacy, so that baselines are on the charts. \
+`epsilon_lower`: no accounting of the trial can give less.
+- `test/…`, `validation/…`, `train/loss`: over a whole split; over training steps.
+- Parameters that do not vary in the sweep begin with `unvaried/`.
+- Metrics of pipeline runs are drawn over ε: the step is {STEPS_PER_EPSILON:,} · ε.
+"""
 
 
-def _inputs(client: MlflowClient, parent: ParentRun, trial: Trial) -> list[DatasetInput]:
-    """Returns the input of the parent run that is the trial's data."""
-    found = client.search_runs([parent["experiment"]], f"attributes.run_id = '{parent['mlflow_run']}'", max_results=1)
-    inputs = [data for run in found if run.inputs is not None for data in run.inputs.dataset_inputs]
-    wanted = trial.dataset, trial.data_fingerprint
-    return [data for data in inputs if (data.dataset.name, data.dataset.digest) == wanted]
+def _log_if_new(client: MlflowClient, run_id: str, name: str, value: float | None, now: int) -> None:
+    if value is not None and client.get_run(run_id).data.metrics.get(name) != value:
+        client.log_batch(run_id, metrics=[Metric(name, value, now, 0)])
 
 
-def _log(
+def log_in_batches(
     client: MlflowClient,
     run_id: str,
     *,
@@ -217,6 +240,7 @@ def _log(
     metrics: Iterable[Metric] = (),
     tags: Mapping[str, str] | None = None,
 ) -> None:
+    """Logs to a run in as few requests as MLflow allows."""
     metrics = list(metrics)
     client.log_batch(
         run_id,
@@ -227,6 +251,26 @@ def _log(
     # The server accepts a thousand metrics per request.
     for start in range(1000, len(metrics), 1000):
         client.log_batch(run_id, metrics=metrics[start : start + 1000])
+
+
+def origin_tags(source: str) -> dict[str, str]:
+    """Returns the tags that say who ran which version of what; ``source`` is the command or the module."""
+    commit = _git_commit()
+    return {
+        "mlflow.user": _user(),
+        "mlflow.source.name": source,
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": commit.removesuffix("-dirty"),
+        "mlflow.source.git.dirty": str(commit.endswith("-dirty")).lower(),
+        "lock_hash": _lock_hash(),
+    }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, in a container
+        return str(os.getuid())
 
 
 @functools.lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks.config.dataset import TaskName
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.config.pipeline import Model
 from tasks.config.sections import Count, Distinct, Finite, Section
 from tasks.data.prepared import Prepared, open_prepared
@@ -132,7 +132,7 @@ def _checked(spec: Mapping[str, Any]) -> tuple[Request, Prepared]:
 
 
 def _title(request: Request, prepared: Prepared) -> str:
-    return f"throughput of {request.task} on {prepared.dataset}"
+    return f"throughput of {TASK_TITLES[request.task]} on {prepared.dataset}"
 
 
 def _measure(request: Request, environment: Mapping[str, str], title: str) -> tuple[list[ThroughputRow], int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dp_core.accounting.mechanism import VocabularyRelease
 from dp_core.clipping.factors import clip_factor
-from dp_core.sampling import steps_for_epochs
+from dp_core.epochs import steps_for_epochs
 from tasks.config.dataset import TaskName
 from tasks.config.loading import Config, Profile
 from tasks.config.pipeline import Grids, MechanismName, Pipeline, TaskGrid, TrainingGrid
@@ -20,6 +19,9 @@ from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import short_hash
 from tasks.training.trial import Trial
+
+if TYPE_CHECKING:
+    from dp_core.accounting.mechanism import VocabularyRelease
 
 # One value for each key of a mechanism's grid, by the names of a trial's fields.
 Settings = dict[str, Any]

@@ -11,18 +11,21 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from dp_core.accounting.mechanism import MechanismRecord
-from dp_core.audit.release_noise import HistogramNoise
-from dp_core.labels.record import LabelRecord
 from tasks.data.schema import VocabularyFacts
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import as_fields, home, read_json, whole_directory, write_json, write_text
 from tasks.training.trial import Trial
+
+# A plan asks only whether a trial is trained: it should not wait for the accounting and SciPy.
+if TYPE_CHECKING:
+    from dp_core.accounting.mechanism import MechanismRecord
+    from dp_core.audit.release_noise import HistogramNoise
+    from dp_core.labels.record import LabelRecord
 
 RECORD = "record.json"
 EVIDENCE = "evidence.json"
@@ -33,11 +36,16 @@ PUBLIC_NAME = "public_name.txt"
 
 
 class CurvePoint(TypedDict):
-    """The losses at one evaluation of the validation split; None where they are not finite."""
+    """The losses at one evaluation of the validation split; None where they are not finite.
+
+    ``validation_metrics`` has the metrics that are finite, by the names of ``losses.OBJECTIVES``. Records of earlier
+    versions have none.
+    """
 
     step: int
     train_loss: float | None
     validation_loss: float | None
+    validation_metrics: NotRequired[dict[str, float]]
 
 
 class TrialRecord(TypedDict):
@@ -50,9 +58,15 @@ class TrialRecord(TypedDict):
       vocabulary: The kind and numbers of the dataset's vocabulary.
       validation_loss: At the last evaluation; None if it was not finite.
       test_loss: None if the run diverged.
+      test_metrics: Finite metrics of the test split, by the names of ``losses.OBJECTIVES``; none if the run diverged.
+        Records of earlier versions have none.
       loss_name: The name of the reported loss, such as ``auc_loss``.
       curve: The losses at each evaluation.
       steps: The number of steps that updated the model.
+      seconds: The time spent on steps and evaluations, over all attempts.
+      started: When the first attempt began, in seconds since 1970. Records of earlier versions have neither this nor
+        ``ended``.
+      ended: When the last attempt ended.
       final_l2_clip_norm: The clip norm after the last step; differs from the first if it is adaptive.
       parameters: The number of parameters.
       examples: The number of training examples, without canaries.
@@ -67,10 +81,13 @@ class TrialRecord(TypedDict):
     vocabulary: VocabularyFacts
     validation_loss: float | None
     test_loss: float | None
+    test_metrics: NotRequired[dict[str, float]]
     loss_name: str
     curve: list[CurvePoint]
     steps: int
     seconds: float
+    started: NotRequired[float]
+    ended: NotRequired[float]
     steps_per_second: float
     final_l2_clip_norm: float | None
     parameters: int
@@ -155,6 +172,9 @@ class FinishedTrial:
         mechanism = self.record["mechanism"]
         if mechanism is None:
             return None
+        from dp_core.accounting.mechanism import MechanismRecord
+        from dp_core.labels.record import LabelRecord
+
         kind = LabelRecord if self.record["trial"]["mechanism"] == "label_dp" else MechanismRecord
         return kind.from_json(mechanism)
 

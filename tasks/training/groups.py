@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from tasks.config.dataset import TASK_TITLES
 from tasks.runtime.home import short_hash
 from tasks.runtime.progress import counted
 from tasks.training.items import PlannedTrial, TrialGroup
@@ -61,6 +62,6 @@ def in_groups(items: Iterable[PlannedTrial]) -> list[TrialGroup]:
 
 def _name(trial: Trial, count: int) -> str:
     kind = "DP-SGD" if trial.mechanism == "dp_sgd" else "without noise in training"
-    parts = [trial.task, kind, trial.optimizer, f"batch {trial.batch_size:,}"]
+    parts = [TASK_TITLES[trial.task], kind, trial.optimizer, f"batch {trial.batch_size:,}"]
     parts += [f"microbatch {trial.microbatch_size}"] if trial.microbatch_size > 1 else []
     return " · ".join([*parts, counted(count, "trial")])

@@ -24,11 +24,15 @@ class PreparedDataset(TypedDict):
 
 
 class ParentRun(TypedDict):
-    """The MLflow run of a pipeline run, which the runs of its trials are nested in."""
+    """The MLflow run of a pipeline run, which the runs of its trials are nested in.
+
+    ``varies`` has the settings that tell its trials apart.
+    """
 
     mlflow_run: str
     experiment: str
     pipeline: str
+    varies: list[str]
 
 
 class PlannedTrial(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.runtime.errors import UserError
 from tasks.runtime.progress import format_seconds, note, say
-from tasks.runtime.tracking import log_trial
+from tasks.runtime.trial_runs import log_trial
 from tasks.training.finished import FinishedTrial, is_trained
 from tasks.training.items import PlannedTrial, TrainedTrial
 from tasks.training.trial import Trial

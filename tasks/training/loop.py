@@ -21,7 +21,7 @@ from dp_core.training.step import TrainState
 from dp_core.training.witness import DispatchReport
 from tasks.config.loading import Hardware, load_config
 from tasks.data.prepared import Prepared, Split, vocabulary_release
-from tasks.runtime.errors import UserError
+from tasks.runtime.errors import Stopped, UserError
 from tasks.runtime.progress import Ticker, say
 from tasks.training.batches import Dispatch
 from tasks.training.checkpoint import Progress
@@ -46,10 +46,6 @@ class StepRefused(Exception):
         self.step = step
 
 
-class Stopped(Exception):
-    """A trial was abandoned because another one of its group failed."""
-
-
 def run_trial(
     trial: Trial,
     prepared: Prepared,
@@ -58,6 +54,7 @@ def run_trial(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    watch: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
     """Trains a trial, from the first step or the last checkpoint to the finished trial's folder.
 
@@ -68,11 +65,14 @@ def run_trial(
       checkpoint_seconds: The time between checkpoints.
       stop_after: Abandons the run after this many steps, with a checkpoint, as an interruption would.
       should_stop: Asked before each dispatch; if True, the run raises ``Stopped``.
+      watch: Called with the progress after each dispatch and its evaluation, if there was one.
     """
     hardware = hardware or load_config().hardware
     run, state, progress = set_up(trial, prepared, hardware, checkpoint_seconds=checkpoint_seconds)
     recordings: list[Recording] = []
-    state, refused = _train(run, state, progress, recordings, stop_after=stop_after, should_stop=should_stop)
+    state, refused = _train(
+        run, state, progress, recordings, stop_after=stop_after, should_stop=should_stop, watch=watch
+    )
     if refused is None and progress.steps < run.steps:
         return  # interrupted by stop_after: the checkpoint has everything
     if refused is not None:
@@ -90,6 +90,7 @@ def _train(
     *,
     stop_after: int | None,
     should_stop: Callable[[], bool],
+    watch: Callable[[Progress], None],
 ) -> tuple[TrainState, int | None]:
     """Runs the steps that are left; returns the last state and the number of the step that was refused, if one was.
 
@@ -126,6 +127,7 @@ def _train(
             if evaluate_now:
                 progress.curve.append(_evaluate_validation(run, state, progress, reached))
                 progress.recent_losses.clear()
+            watch(progress)
             if save_now and reached < run.steps:
                 run.checkpoint.save(run.placement.whole(state), progress, write=is_first_process())
     except StepRefused as refusal:
@@ -169,13 +171,17 @@ def _blame_the_data(run: TrialRun, step: int) -> None:
 
 def _evaluate_validation(run: TrialRun, state: TrainState, progress: Progress, step: int) -> CurvePoint:
     with first_alone(run.method, "predict"):
-        validation_loss = _evaluate(run, state, run.validation)
-    train_loss = fmean(progress.recent_losses)
-    return {"step": step, "train_loss": _finite(train_loss), "validation_loss": _finite(validation_loss)}
+        validation_loss, metrics = _evaluate(run, state, run.validation)
+    return {
+        "step": step,
+        "train_loss": _finite(fmean(progress.recent_losses)),
+        "validation_loss": _finite(validation_loss),
+        "validation_metrics": _only_finite(metrics),
+    }
 
 
-def _evaluate(run: TrialRun, state: TrainState, split: Split) -> float:
-    """Returns the reported loss over a whole split, predicted in pieces of one shape."""
+def _evaluate(run: TrialRun, state: TrainState, split: Split) -> tuple[float, dict[str, float]]:
+    """Returns the reported loss and all metrics over a whole split, predicted in pieces of one shape."""
     logits = []
     for start in range(0, len(split), PREDICTION_ROWS):
         # The last piece is padded with copies of its final row, which are dropped again.
@@ -183,23 +189,26 @@ def _evaluate(run: TrialRun, state: TrainState, split: Split) -> float:
         integers, categoricals, _ = split.take(np.minimum(rows, len(split) - 1))
         piece = np.asarray(run.trainer.predict(state, integers, categoricals))
         logits.append(piece[: len(split) - start])
-    return OBJECTIVES[run.trial.task].reported_loss(np.concatenate(logits), np.asarray(split.labels))
+    return OBJECTIVES[run.trial.task].evaluate(np.concatenate(logits), np.asarray(split.labels))
 
 
 def _finish(run: TrialRun, state: TrainState, progress: Progress, recordings: list[Recording]) -> None:
     """Evaluates the model on the test split, measures the step that trained it, and writes the trial's folder."""
-    test_loss = _evaluate(run, state, run.prepared.split("test", run.trial.task))
+    test_loss, test_metrics = _evaluate(run, state, run.prepared.split("test", run.trial.task))
     diverged = progress.steps < run.steps or not math.isfinite(test_loss)
     released = jax.tree.map(np.asarray, run.trainer.release(state))
     evidence = gather_evidence(run, progress, state, released, recordings, diverged=diverged)
-    record = _record(run, state, progress, None if diverged else _finite(test_loss))
+    tested = (None, {}) if diverged else (_finite(test_loss), _only_finite(test_metrics))
+    record = _record(run, state, progress, *tested)
     if is_first_process():
         # Whether and when a run diverges depends on the data, so its parameters are no release that ε covers.
         write_finished(run.trial, record, evidence, None if diverged else released)
         run.checkpoint.discard()
 
 
-def _record(run: TrialRun, state: TrainState, progress: Progress, test_loss: float | None) -> TrialRecord:
+def _record(
+    run: TrialRun, state: TrainState, progress: Progress, test_loss: float | None, test_metrics: dict[str, float]
+) -> TrialRecord:
     noisy = run.data.noisy_labels
     # A run that diverged is accounted for all steps that were planned: where it stopped depends on the data.
     steps = run.steps if test_loss is None else progress.steps
@@ -210,10 +219,13 @@ def _record(run: TrialRun, state: TrainState, progress: Progress, test_loss: flo
         "vocabulary": run.prepared.vocabulary,
         "validation_loss": progress.curve[-1]["validation_loss"],
         "test_loss": test_loss,
+        "test_metrics": test_metrics,
         "loss_name": OBJECTIVES[run.trial.task].reported_name,
         "curve": progress.curve,
         "steps": progress.steps,
         "seconds": progress.seconds,
+        "started": progress.started,
+        "ended": time.time(),
         "steps_per_second": progress.steps / progress.seconds,
         "final_l2_clip_norm": _finite(float(state.l2_clip_norm)),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.initial_params)),
@@ -250,3 +262,7 @@ def _mechanism_record(run: TrialRun, steps: int) -> MechanismRecord:
 def _finite(value: float) -> float | None:
     """Returns None for NaN or infinity: JSON has no NaN, and a diverged run must not win a comparison."""
     return float(value) if math.isfinite(value) else None
+
+
+def _only_finite(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -14,8 +14,9 @@ from dp_core.accounting.noise_split import split_noise
 from dp_core.audit.step_log import row_hashes
 from dp_core.clipping.factors import clip_factor
 from dp_core.clipping.layers import initial_parameters
+from dp_core.epochs import steps_for_epochs
 from dp_core.models.mlp import AdModel
-from dp_core.sampling import Sampler, make_sampler, steps_for_epochs
+from dp_core.sampling import Sampler, make_sampler
 from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.config.dataset import TaskName
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.config.pipeline import (
     AccountantName,
     ClippingName,
@@ -99,7 +99,7 @@ class Trial(BaseModel):
 
     def label(self) -> str:
         """Returns a name for people, made of the settings that usually differ within a sweep."""
-        parts: list[str] = [self.task, "non-private" if self.epsilon is None else f"ε={self.epsilon:g}"]
+        parts: list[str] = [TASK_TITLES[self.task], "non-private" if self.epsilon is None else f"ε={self.epsilon:g}"]
         if self.mechanism == "label_dp":
             parts += [f"{RESPONSES[self.response or 'binary']}{', debiased' if self.debias else ''}"]
         if self.mechanism == "dp_sgd":

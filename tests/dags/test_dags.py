@@ -10,9 +10,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tasks.config.loading import load_config
+from tasks.config.selection import FIELDS
 from tasks.runtime.airflow_home import airflow_environment
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -30,7 +32,7 @@ dags = {
         "schedule": dag.schedule,
         "max_active_runs": dag.max_active_runs,
         "params": {
-            name: param.schema | {"default": param.value, "description": param.description}
+            name: param.schema | {"default": param.value, "help": param.description or param.schema["description_md"]}
             for name, param in dag.params.items()
         },
         "tasks": {
@@ -41,6 +43,9 @@ dags = {
                 "named": bool(getattr(task, "map_index_template", None)),
                 "trigger_rule": task.trigger_rule.value,
                 "outlets": [outlet.name for outlet in task.outlets],
+                "retries": task.retries,
+                "backs_off": bool(task.retry_exponential_backoff),
+                "links": sorted(link.name for link in task.operator_extra_links),
             }
             for task in dag.tasks
         },
@@ -54,7 +59,7 @@ print("RESULT " + json.dumps({"errors": bag.import_errors, "heavy": heavy, "file
 
 def parse(path: Path, airflow_home: Path) -> dict[str, Any]:
     """Parses a DAG file, or a folder of them, in a new process."""
-    environment = airflow_environment() | {"AIRFLOW_HOME": str(airflow_home)}
+    environment = airflow_environment(airflow_home)
     command = [sys.executable, "-c", DESCRIBE, str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -108,26 +113,29 @@ def assert_chain(tasks: dict[str, Any], chain: list[str]) -> None:
     assert set(tasks) == set(chain)
     for task, following in itertools.pairwise(chain):
         assert following in tasks[task]["downstream"]
-    assert set(tasks["plan"]["downstream"]) <= {chain[2], "report"}
+    assert set(tasks["plan"]["downstream"]) <= {*chain[3:], "report"}
     assert tasks["report"]["downstream"] == []
+    assert all(task["retries"] >= 2 and task["backs_off"] for task in tasks.values())
     assert tasks["report"]["trigger_rule"] == "none_failed", "runs although train and audit were skipped"
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_what_trains_is_a_chain_with_mapped_groups(parsed: dict[str, Any], name: str) -> None:
     tasks = parsed["dags"][name]["tasks"]
-    chain = ["prepare", "plan", "train", "audit", "report"]
+    chain = ["check", "prepare", "plan", "train", "audit", "report"]
     assert_chain(tasks, chain)
-    assert [task for task in chain if tasks[task]["mapped"]] == ["train", "audit"]
+    assert [task for task in chain if tasks[task]["mapped"]] == ["train"]
     assert tasks["train"]["pool"] == "gpu"
     assert tasks["train"]["named"]
-    assert tasks["audit"]["named"]
+    assert tasks["train"]["links"] == tasks["audit"]["links"] == ["Trials in MLflow"]
+    assert tasks["report"]["links"] == ["Report"]
+    assert "Data card of synthetic_display" in tasks["prepare"]["links"]
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_trains_nothing_is_a_chain_that_measures(parsed: dict[str, Any], name: str) -> None:
     tasks = parsed["dags"][name]["tasks"]
-    assert_chain(tasks, ["prepare", "plan", "measure", "report"])
+    assert_chain(tasks, ["check", "prepare", "plan", "measure", "report"])
     assert not any(task["mapped"] for task in tasks.values())
     assert tasks["measure"]["pool"] == "gpu", "nothing trains while speed is measured"
 
@@ -139,20 +147,38 @@ def test_the_trigger_form_offers_the_choices(parsed: dict[str, Any], name: str) 
     assert set(params) == {"profile", "tasks", "epsilons", "seeds", "dataset", "raw"}
     assert params["profile"]["default"] == "quick"
     assert params["profile"]["enum"] == ["smoke", "quick", "paper"]
-    assert "paper: The paper's settings" in params["profile"]["description"]
+    assert "\n- **paper**: The paper's settings" in params["profile"]["help"], "a line for each"
     assert params["tasks"]["default"] == list(pipeline.datasets)
-    assert params["epsilons"]["items"]["exclusiveMinimum"] == 0
+    assert params["dataset"]["values_display"] == {"null": "the pipeline's own"}
     assert all(params[key]["default"] is None for key in ("epsilons", "seeds", "dataset", "raw"))
-    assert all(param["title"] for param in params.values())
+    assert all(param["title"] == FIELDS[name] and param["help"] for name, param in params.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        *(("epsilons", value, True) for value in (None, "", "1", " 1, 10 ", "0.5,1e-1,.3", [1, 0.5], [])),
+        *(("epsilons", value, False) for value in ("1;10", "1 10", "-1", "inf", ",", "1,", [0], ["1"], 1)),
+        *(("tasks", value, True) for value in (["pctr"], ["pcvr", "pctr"])),
+        *(("tasks", value, False) for value in ([], None, ["pctr", "pctr"], ["ctr"], "pctr")),
+        *(("seeds", value, value in (None, 1, 100)) for value in (None, 1, 100, 0, 101, 1.5)),
+        *(("dataset", value, value != "mine") for value in (None, "synthetic_clicks", "mine")),
+    ],
+)
+def test_a_field_takes_what_the_form_and_the_command_line_send(
+    parsed: dict[str, Any], name: str, value: Any, accepted: bool
+) -> None:
+    schema = parsed["dags"]["relative_loss"]["params"][name]
+    assert jsonschema.Draft202012Validator(schema).is_valid(value) == accepted
 
 
 @pytest.mark.parametrize("name", [*TRAINED, *MEASURED])
 def test_a_dag_says_what_it_is(parsed: dict[str, Any], name: str) -> None:
     dag = parsed["dags"][name]
     title = load_config(CHECKOUT / "pipelines.yaml").pipeline(name).title
-    assert dag["display_name"] == title.partition(" (")[0]
-    assert f"### {dag['display_name']}" in dag["doc"]
-    assert f"reports/{name}/latest/page.html" in dag["doc"]
+    assert dag["display_name"] == f"{name} · {title.partition(' (')[0]}", "the UI's search looks at this name only"
+    assert f"### {title.partition(' (')[0]}" in dag["doc"]
+    assert f"`reports/{name}/`" in dag["doc"]
     assert ("Nothing is trained" in dag["doc"]) == (name in MEASURED)
     assert (dag["schedule"], dag["max_active_runs"]) == (None, 1)
     assert "paper" in dag["tags"]
@@ -176,6 +202,7 @@ def test_names_and_exhibits_are_distinct(parsed: dict[str, Any]) -> None:
 
 def test_preparing_produces_the_asset(parsed: dict[str, Any]) -> None:
     prepare = parsed["dags"]["prepare_data"]
+    assert prepare["tasks"]["check"]["downstream"] == ["prepare"]
     assert prepare["tasks"]["prepare"]["outlets"] == ["prepared_data"]
     assert set(prepare["params"]) == {"pipeline", "profile", "dataset", "tasks", "raw", "refit"}
     assert prepare["params"]["pipeline"]["enum"] == list(load_config(CHECKOUT / "pipelines.yaml").pipelines)
@@ -185,7 +212,7 @@ def test_the_forms_share_their_fields(parsed: dict[str, Any]) -> None:
     prepare, pipeline = (parsed["dags"][name]["params"] for name in ("prepare_data", "relative_loss"))
     for name in ("profile", "dataset", "raw"):
         assert prepare[name] == pipeline[name]
-    assert prepare["tasks"]["items"] == pipeline["tasks"]["items"]
+    assert prepare["tasks"]["title"] == pipeline["tasks"]["title"]
     assert prepare["tasks"]["default"] is None
 
 

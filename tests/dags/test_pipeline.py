@@ -22,7 +22,8 @@ from mlflow.tracking import MlflowClient
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *(f"{name}.csv" for name in ("table", "settings", "choice", "trials", "grid")),
+    *(f"{name}.csv" for name in ("table", "settings", "choice", "trials", "varied", "fixed")),
+    *("statements.html", "data_card_synthetic_display.html", "data_card_synthetic_clicks.html"),
 }
 
 
@@ -40,7 +41,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def table(home: Path, pipeline: str = "relative_loss") -> list[dict[str, str]]:
-    path = home / "reports" / pipeline / "latest" / "table.csv"
+    path = home / "reports" / pipeline / "latest-smoke" / "table.csv"
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -70,7 +71,9 @@ def test_the_run_ends_in_a_table(smoke: tuple[Path, subprocess.CompletedProcess[
         (task, epsilon) for task in ("pctr", "pcvr", "pconvs") for epsilon in ("inf", "1", "10")
     ]
     for row in rows:
-        assert all(math.isfinite(float(value)) for name, value in row.items() if name != "task" and value != "inf")
+        assert all(
+            math.isfinite(float(value)) for name, value in row.items() if name != "task" and value not in ("inf", "")
+        )
         assert 0 < float(row["loss_mean"]) < 1
         assert row["seeds"] == "1"
     for task in ("pctr", "pcvr", "pconvs"):
@@ -80,8 +83,10 @@ def test_the_run_ends_in_a_table(smoke: tuple[Path, subprocess.CompletedProcess[
         assert increments["1"] == pytest.approx(100 * (losses["1"] - losses["inf"]) / losses["inf"], rel=1e-5)
     assert "Relative loss increment" in done.stdout
     assert "13.58" in done.stdout
-    latest = home / "reports" / "relative_loss" / "latest"
-    assert done.stdout.splitlines()[-1] == f"Page: {latest / 'page.html'}"
+    latest = home / "reports" / "relative_loss" / "latest-smoke"
+    assert not latest.with_name("latest").exists(), "a result that means nothing"
+    assert done.stdout.splitlines()[-1] == f"Page: {latest.resolve() / 'page.html'}", "of the run itself"
+    assert not (home / "airflow").exists(), "and no scheduler could see it"
     markdown = (latest / "report.md").read_text()
     assert "13.58" in markdown
     assert "of the way" in markdown
@@ -95,9 +100,9 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     parent, children = nested_runs(home)
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["pipeline"] == "relative_loss"
-    assert {"git_commit", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
+    assert {"mlflow.source.git.commit", "mlflow.user", "lock_hash", "data_fingerprint"} <= set(parent.data.tags)
     for name in ("relative_loss_percent", "test_loss", "epsilon_with_choice_if_secret"):
-        assert f"{name}.pctr.10" in parent.data.metrics
+        assert f"{name}/pctr" in parent.data.metrics
     client = MlflowClient(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
     assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"data_cards", *FILES}
     cards = [Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "data_cards")]
@@ -107,16 +112,14 @@ def test_mlflow_has_a_parent_and_a_run_for_each_trial(smoke: tuple[Path, subproc
     # Three tasks, each with one baseline and 2 budgets × 2 clip norms.
     assert len(children) == 15
     assert all(child.info.status == "FINISHED" for child in children)
-    private = next(c for c in children if c.data.tags["epsilon"] == "1" and c.data.tags["task"] == "pctr")
-    assert {"optimizer", "learning_rate", "batch_size", "l2_clip_norm", "noise_multiplier", "epsilon", "seed"} <= set(
-        private.data.params
-    )
-    assert {"validation_loss", "test_loss", "epsilon", "noise_multiplier", "steps_per_second"} <= set(
+    private = next(c for c in children if c.data.params["epsilon"] == "1" and c.data.params["task"] == "pctr")
+    assert {"l2_clip_norm", "noise_multiplier", "epsilon", "seed", "unvaried/optimizer"} <= set(private.data.params)
+    assert {"validation/auc", "test/auc", "test/log_loss", "epsilon", "relative_loss_percent"} <= set(
         private.data.metrics
     )
-    assert {"data_fingerprint", "git_commit", "lock_hash"} <= set(private.data.tags)
+    assert {"data_fingerprint", "mlflow.source.git.commit", "lock_hash"} <= set(private.data.tags)
     assert private.data.metrics["epsilon"] <= 1.0
-    assert len(client.get_metric_history(private.info.run_id, "validation_auc_loss")) == 2
+    assert len(client.get_metric_history(private.info.run_id, "validation/auc")) == 2
     assert [file.path for file in client.list_artifacts(private.info.run_id)] == ["privacy_statement.md"]
 
 
@@ -169,7 +172,8 @@ def test_a_pipeline_that_trains_nothing(smoke: tuple[Path, subprocess.CompletedP
         (fixed, size) for fixed in ("epochs", "steps") for size in ("256", "1024", "4096")
     ]
     assert {row["epsilon"] for row in rows} == {"2"}
-    assert done.stdout.splitlines()[-1].endswith("reports/noise_and_batch/latest/page.html")
+    page = (home / "reports" / "noise_and_batch" / "latest-smoke").resolve() / "page.html"
+    assert done.stdout.splitlines()[-1] == f"Page: {page}"
     assert "Noise against batch size" in (home / "reports" / "index.html").read_text()
     parent, children = nested_runs(home, "noise_and_batch")
     assert (parent.info.status, children) == ("FINISHED", [])

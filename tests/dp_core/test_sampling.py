@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dp_core.epochs import steps_for_epochs
 from dp_core.sampling import (
     SAMPLERS,
     BallsInBinsSampler,
@@ -16,7 +17,6 @@ from dp_core.sampling import (
     Sampler,
     ShuffledSampler,
     make_sampler,
-    steps_for_epochs,
 )
 
 EPOCH_SAMPLERS = [ShuffledSampler, BallsInBinsSampler]

@@ -12,7 +12,8 @@ import pytest
 from tasks.reporting.document import Cell, Figure, Finding, Table
 from tasks.reporting.exhibits.common import Exhibit, Sweep
 from tasks.reporting.exhibits.registry import EXHIBITS, ExhibitSpec, exhibits, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
+from tasks.reporting.series import Point, Series
 from tests.support.documents import Page
 from tests.support.reports import read_csv, report_home, run
 from tests.support.yaml_files import GRID, SMALL, edit, loader, mistakes

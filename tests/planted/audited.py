@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from dp_core.sampling import steps_for_epochs
+from dp_core.epochs import steps_for_epochs
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
 from tasks.privacy.cached_accounting import noise_multiplier_for

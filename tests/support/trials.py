@@ -108,6 +108,10 @@ def label_trial(prepared: Prepared, **changes: Any) -> Trial:
     return make_trial(prepared, mechanism="label_dp", **none, **values)
 
 
+# What differs between two records of the same training.
+TIMES = ("seconds", "steps_per_second", "started", "ended")
+
+
 def record_of(trial: Trial) -> dict[str, Any]:
     """Reads a finished trial's record, as JSON."""
     return read_json(trial.folder / "record.json")

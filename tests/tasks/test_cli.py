@@ -269,34 +269,31 @@ class TestRefusals:
         def started(*arguments: Any) -> None:
             raise AssertionError("Airflow was started")
 
-        monkeypatch.setattr(airflow_home, "_airflow", started)
+        monkeypatch.setattr(airflow_home, "_set_up", started)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             (
                 ("run", "--dataset", "criteo_kaggle", "--tasks", "pctr", "--raw", "/nowhere"),
-                "RAW: the raw log /nowhere does not exist",
+                "Raw log: the raw log /nowhere does not exist",
             ),
             (
                 ("run", "--raw", "/nowhere"),
-                "RAW is for one dataset, but the tasks read synthetic_display and synthetic_clicks: "
-                "choose one with DATASET",
+                "Raw log: it is for one Dataset, but the tasks read synthetic_display and synthetic_clicks: choose one",
             ),
             (
                 ("run", "--dataset", "criteo_kagle"),
-                "unknown dataset 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
+                "Dataset: unknown dataset 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
                 "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
             ),
             (
                 ("run", "--profile", "huge"),
-                "unknown profile 'huge'; known: smoke, quick, paper",
+                "Profile: unknown profile 'huge'; known: smoke, quick, paper",
             ),
-            (("prepare", "--tasks", "ctr"), "unknown task 'ctr'; known: pctr, pcvr, pconvs"),
-            (("run", "--epsilons", "1,-2"), "argument --epsilons: expected a positive number, got '-2'"),
-            (("run", "--epsilons", "1;2"), "argument --epsilons: expected a positive number, got '1;2'"),
-            (("run", "--tasks", ","), "argument --tasks: expected a comma-separated list, got ','"),
-            (("run", "--seeds", "0"), "argument --seeds: expected a positive whole number, got '0'"),
+            (("prepare", "--tasks", ","), "Prediction tasks: choose at least one of pCTR, pCVR, pConvs"),
+            (("plan", "--epsilons", "2,2"), "Privacy budgets ε: 2 is listed twice"),
+            (("run", "--seeds", "500"), "Seeds: 500 is too many; at most 100"),
             (
                 ("generate", "nothing"),
                 "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, criteo_kaggle, "
@@ -317,7 +314,7 @@ class TestRefusals:
             ),
             (
                 ("up", "--airflow-port", "5000"),
-                "AIRFLOW_PORT and MLFLOW_PORT are both 5000: choose two different ports",
+                "AIRFLOW_PORT and MLFLOW_PORT are both 5000: choose different ports",
             ),
         ],
     )

@@ -16,6 +16,7 @@ from tasks.prepare import prepare_datasets
 from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json, write_json
+from tasks.runtime.mlflow_views import SweepMetric
 from tasks.training.items import read_plan
 from tests.support.trials import make_prepared
 from tests.tasks.test_plan import CONFIG, use
@@ -119,7 +120,7 @@ def test_there_must_be_a_plan(own_home: Path) -> None:
 def test_mlflow_has_the_speed_of_what_fits() -> None:
     row = {"method": "vmap", "noise": False, "batch_size": 64, "steps_per_second": 3.5, "fits": True}
     rows = [row, {**row, "noise": True, "steps_per_second": 3.0}, {**row, "batch_size": 256, "fits": False}]
-    assert measured_metrics({"rows": rows}) == {
-        "steps_per_second.vmap.64": 3.5,
-        "steps_per_second.vmap_with_noise.64": 3.0,
-    }
+    assert measured_metrics({"rows": rows}) == [
+        SweepMetric("steps_per_second/vmap/batch_64", None, 3.5),
+        SweepMetric("steps_per_second/vmap_with_noise/batch_64", None, 3.0),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 
 import tasks.training.finished
-from tasks.measure import measure
 from tasks.report import report
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json
+from tasks.runtime.mlflow_views import compare_path
 from tasks.training.items import read_plan
 from tests.support.documents import Page, assert_self_contained
 from tests.support.reports import (
     Ran,
     artifacts,
+    check_trial,
+    check_views,
     configure,
+    history,
     mlflow_runs,
     planned,
     read_csv,
@@ -46,7 +50,8 @@ def clips(here: Path) -> Ran:
 
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "grid.csv"),
+    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "varied.csv", "fixed.csv"),
+    *("statements.html", "data_card_tiny_clicks.html"),
 }
 
 
@@ -98,14 +103,62 @@ def test_the_tables_are_of_what_was_trained(here: Path, clips: Ran) -> None:
     assert len(trials) == 10
     assert {row["audit"] for row in trials} == {"passed"}
     for row in trials:
-        if row["ε budget"] != "∞":
-            assert float(row["ε at least"]) <= float(row["ε audited"]) <= float(row["ε budget"])
+        if row["epsilon_budget"] != "inf":
+            assert float(row["epsilon_lower"]) <= float(row["epsilon"]) <= float(row["epsilon_budget"])
+    # Each clip norm is a method of its own, so validation had nothing to choose among.
+    assert {row["chosen"] for row in trials} == {"True"}
     choice = read_csv(clips.report / "choice.csv")
     assert [row["trainings"] for row in choice] == ["2"] * 4
     assert all(float(row["ε of the run"]) < float(row["ε with the choice, if secret"]) for row in choice)
-    grid = {row["setting"]: row["values"] for row in read_csv(clips.report / "grid.csv")}
-    assert (grid["epsilons"], grid["tasks.pcvr.dp_sgd.l2_clip_norm"]) == ("2.0, 8.0", "1.0, 3.0")
-    assert grid["tasks.pcvr.dp_sgd.model"] == "mlp"
+    varied = {row["setting"]: (row["values"], row["where"]) for row in read_csv(clips.report / "varied.csv")}
+    assert varied == {"ε budget": ("2, 8", "DP-SGD"), "clip norm C": ("1, 3", "DP-SGD"), "seed": ("0, 1", "all")}
+    fixed = [(row["setting"], row["value"], row["where"]) for row in read_csv(clips.report / "fixed.csv")]
+    assert ("model", "mlp, layers 8", "all") in fixed
+    assert {("optimiser", "yogi", "non-private"), ("optimiser", "sgd", "DP-SGD")} <= set(fixed)
+
+
+def test_a_result_that_means_nothing_says_so_and_does_not_overwrite(
+    here: Path, clips: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (clips.report.parent / "latest").resolve()
+    found = planned("clips")
+    configure(here, "evaluations: 2", "evaluations: 2, only_for_tests: true")
+    try:
+        made = Path(report(found["run"])["page"])
+    finally:
+        configure(here)
+    assert (clips.report.parent / "latest").resolve() == before
+    assert (clips.report.parent / "latest-tiny").resolve() == made.parent
+    assert "only for tests" in made.read_text().split('class="headline"')[0].split("<main>")[1]
+    index = (here / "home" / "reports" / "index.html").read_text().split("All runs")[0]
+    assert f"clips/{made.parent.name}/" not in index
+    # The log of the step has what the terminal shows; none of its lines is taken for a progress line or an error.
+    log = capsys.readouterr().out
+    summary = read_json(made.parent / "summary.json")
+    assert summary["headline"] in log
+    assert all(claim["claim"] in log for claim in summary["claims"])
+    assert all(cell in log for row in summary["table"]["rows"] for cell, _ in row)
+    assert not any(line.startswith("✗") for line in log.splitlines())
+
+
+def test_every_trial_has_a_statement_and_links(clips: Ran) -> None:
+    html, statements = ((clips.report / name).read_text() for name in ("page.html", "statements.html"))
+    page, anchors = Page(html), {found["id"] for found in Page(statements).all("section")}
+    assert_self_contained(statements)
+    links = [found["href"] or "" for found in page.all("a")]
+    assert [link for link in links if "statements" in link] == [f"statements.html#trial-{n}" for n in range(1, 11)]
+    assert anchors == {f"trial-{number}" for number in range(1, 11)}
+    paths = [found["data-mlflow"] or "" for found in page.all("span") if "data-mlflow" in found]
+    assert sum("/runs/" in path for path in paths) == 10 + 1
+    head, *rows = page.tables["table-trials"]
+    assert head[:6] == ["task", "method", "ε budget", "clip norm C", "seed", "chosen"]
+    assert "test AUC" in head
+    assert {row[0] for row in rows} == {"pCVR"}
+    # What a reader of the page meets is typeset: no backquotes, no hyphens for minus signs, no name of configuration.
+    assert "`" not in page.text + Page(statements).text
+    assert not re.search(r"(?<![\w.)\]-])-\d", page.text.replace("EPSILONS=-", ""))
+    assert "pcvr" not in page.text
+    assert "L_" not in page.text
 
 
 def all_records(here: Path) -> list[Mapping[str, Any]]:
@@ -117,14 +170,31 @@ def test_mlflow_has_the_report_on_the_parent_run(here: Path, clips: Ran) -> None
     assert parent.info.status == "FINISHED"
     assert artifacts(here, parent.info.run_id) == {"data_cards", *FILES}
     losses = {row["method"] + row["epsilon"]: float(row["loss_mean"]) for row in read_csv(clips.report / "table.csv")}
-    metrics = parent.data.metrics
-    for method, epsilon in ((1, 2), (1, 8), (3, 2), (3, 8)):
-        name = f"pcvr.C_{method}.{epsilon}"
-        assert metrics[f"test_loss.{name}"] == pytest.approx(losses[f"C = {method}{epsilon}"], rel=1e-6)
-        assert metrics[f"epsilon_with_choice_if_secret.{name}"] > epsilon / 2
+    assert parent.data.metrics["baseline_loss/pcvr"] == pytest.approx(losses["non-privateinf"], rel=1e-6)
+    for method in (1, 3):
+        # Over ε: at a thousand steps for each unit of it.
+        curve = history(here, parent.info.run_id, f"test_loss/pcvr/C_{method}")
+        assert curve == {2000: pytest.approx(losses[f"C = {method}2"]), 8000: pytest.approx(losses[f"C = {method}8"])}
+        relative = history(here, parent.info.run_id, f"relative_loss_percent/pcvr/C_{method}")
+        assert set(relative) == {2000, 8000}
+        assert parent.data.metrics[f"epsilon_with_choice_if_secret/pcvr/C_{method}"] > 4
     assert len(children) == 10
     assert {child.info.status for child in children} == {"FINISHED"}
     assert {child.data.tags["reused"] for child in children} == {"false"}
+
+
+def test_mlflow_compares_the_trials_at_once(here: Path, clips: Ran) -> None:
+    """Trials have the same few metrics, the relative loss among them, and the sweep has a view of them."""
+    parent, children = mlflow_runs(here, clips)
+    losses = {one["test_loss"] for one in all_records(here)}
+    for child in children:
+        check_trial(child, parent.data.metrics["baseline_loss/pcvr"], losses)
+    names = {child.info.run_name for child in children}
+    assert {"non-private · seed 0", "ε 2 · C 1 · seed 0", "ε 8 · C 3 · seed 1"} <= names
+    assert len(names) == 10
+    rows = [line for line in (clips.report / "report.md").read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(rows[:4]) in parent.data.tags["mlflow.note.content"], "the table"
+    check_views(here, parent, children)
 
 
 def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -> None:
@@ -135,9 +205,14 @@ def test_a_second_run_trains_nothing_and_says_the_same(here: Path, clips: Ran) -
     assert again.report != clips.report
     assert (again.report / "table.csv").read_text() == (clips.report / "table.csv").read_text()
     assert (again.report / "figure.svg").read_text() == (clips.report / "figure.svg").read_text()
-    _, children = mlflow_runs(here, again)
-    assert [child.data.tags["reused"] for child in children] == ["true"] * 10
-    assert {child.info.status for child in children} == {"FINISHED"}
+    # The trials have their runs already: the new parent has none of its own, and shows the earlier ones.
+    parent, children = mlflow_runs(here, again)
+    assert children == []
+    first, earlier = mlflow_runs(here, clips)
+    compare = compare_path(first.info.experiment_id, [child.info.run_id for child in earlier])
+    assert f"[Compare the 10 trials](#/{compare})" in parent.data.tags["mlflow.note.content"]
+    for child in earlier:
+        assert len(history(here, child.info.run_id, "epsilon")) == 1
 
 
 def test_another_pipeline_finds_the_trials_that_it_shares(here: Path, clips: Ran) -> None:
@@ -188,7 +263,7 @@ def test_a_changed_number_trains_only_what_it_touches(here: Path, clips: Ran, ol
 
 def test_a_plan_that_is_not_trained_has_no_report(here: Path, clips: Ran) -> None:
     found = planned("clips", epsilons=[9])
-    with pytest.raises(UserError, match=r"trial 3 \(pcvr · ε=9 .* is not trained yet"):
+    with pytest.raises(UserError, match=r"trial 3 \(pCVR · ε=9 .* is not trained yet"):
         report(found["run"])
     assert not (here / "home" / "reports" / "clips" / Path(found["run"]).name).exists()
 
@@ -205,7 +280,7 @@ def test_a_report_that_is_made_again_is_new(here: Path, clips: Ran) -> None:
     assert "0.7700" in (ran.report / "report.md").read_text()
     assert {path.name for path in ran.report.iterdir()} == FILES
     _, children = mlflow_runs(here, ran)
-    assert len(children) == 2 + 4
+    assert children == [], "they are runs of an earlier parent"
 
 
 def test_a_report_parses_each_record_once(here: Path, clips: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,91 +308,13 @@ def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:
     assert 0 < float(rows["sgd · 0.1", "8"]["loss_mean"]) < 1
     assert (rates.report / "report.md").read_text().count("diverged") >= 4
     parent, _ = mlflow_runs(here, rates)
-    assert "test_loss.pcvr.sgd_0.1.8" in parent.data.metrics
+    assert "test_loss/pcvr/sgd_0.1" in parent.data.metrics
     assert not any("1e_30" in name or "1e+30" in name for name in parent.data.metrics if "test_loss" in name)
     # A run that diverged has no guarantee to give: no ε, no budget kept, no price of the choice.
     assert not any("1e+30" in name for name in parent.data.metrics if "epsilon" in name)
     trials = read_csv(rates.report / "trials.csv")
-    gone = [row for row in trials if "1e+30" in row["trial"]]
-    assert [(row["audit"], row["ε audited"]) for row in gone] == [("diverged", "–")] * 4
+    gone = [row for row in trials if "1e+30" in row["name"]]
+    assert [(row["audit"], row["epsilon"]) for row in gone] == [("diverged", "")] * 4
     choice = {row["method"]: row["ε with the choice, if secret"] for row in read_csv(rates.report / "choice.csv")}
     assert choice["sgd · 1e+30"] == "none"
     assert float(choice["sgd · 0.1"]) > 0
-
-
-def test_any_settings_are_compared(here: Path, clips: Ran) -> None:
-    """A pipeline without an exhibit gets the general one. A fourth of its trials is reused."""
-    compared = run("settings")
-    assert compared.trained == 2 * 2 * 8 - 8
-    rows = {(row["method"], row["epsilon"]): row for row in read_csv(compared.report / "table.csv")}
-    assert len(rows) == 1 + 2 * 8
-    same = {(row["method"], row["epsilon"]): row for row in read_csv(clips.report / "table.csv")}
-    for clip, epsilon in ((1, "2"), (1, "8"), (3, "2"), (3, "8")):
-        found = rows[f"sgd · 0.1 · C = {clip}", epsilon]
-        assert found["loss_mean"] == same[f"C = {clip}", epsilon]["loss_mean"]
-        assert (found["optimizer"], found["learning_rate"], found["l2_clip_norm"]) == ("sgd", "0.1", str(clip))
-    matters = read_csv(compared.report / "settings_that_matter.csv")
-    assert {row["setting"] for row in matters} == {"optimiser", "learning rate", "clip norm C"}
-    page = Page((compared.report / "page.html").read_text())
-    assert "Which setting matters" in page.text
-    assert "Settings are in the order of this difference" in page.text
-    assert "7 of 8 combinations" in page.text
-    summary = json.loads((compared.report / "summary.json").read_text())
-    assert summary["headline"].startswith("pCVR, test AUC, chosen by validation: at ε = 2 ")
-    parent, _ = mlflow_runs(here, compared)
-    assert "test_loss.pcvr.adam_0.01_C_3.8" in parent.data.metrics
-
-
-def test_responses_on_labels_are_paid_for_once(here: Path, clips: Ran) -> None:
-    """Two learning rates share a draw of responses; the trials of DP-SGD and the baseline are reused."""
-    labels = run("labels", seeds=1)
-    assert labels.trained == 4
-    choice = {(row["method"], row["ε budget"]): row for row in read_csv(labels.report / "choice.csv")}
-    for epsilon in ("2", "8"):
-        response = choice["randomised response · debiased", epsilon]
-        assert response["trainings"] == "2"
-        assert float(response["ε with the choice, if secret"]) == pytest.approx(float(epsilon), abs=1e-3)
-        private = choice["DP-SGD", epsilon]
-        assert float(private["ε with the choice, if secret"]) > float(private["ε of the run"])
-    assert "pCVR, randomised response · debiased:" in (labels.report / "report.md").read_text()
-    assert {path.name for path in labels.report.glob("*.svg")} == {"figure_pcvr.svg"}
-
-
-def test_a_random_search_is_reported_with_its_own_price(here: Path, clips: Ran) -> None:
-    drawn = run("drawn")
-    assert drawn.plan["mean_trials"] == {"pcvr": 2}
-    choice = read_csv(drawn.report / "choice.csv")
-    assert [row["ε budget"] for row in choice] == ["2", "8"]
-    for row in choice:
-        assert row["ε with the choice, if secret"] == row["composition"]
-        assert int(row["trainings"]) == sum(
-            item["trial"]["epsilon"] == float(row["ε budget"]) for item in drawn.plan["items"]
-        )
-    assert {row["seeds"] for row in read_csv(drawn.report / "table.csv")} == {"1"}
-
-
-def test_curves_are_reported_without_training(here: Path) -> None:
-    found = planned("noise")
-    assert found["groups"] == []
-    before = records(here)
-    files = report(measure(found["run"]))
-    assert records(here) == before
-    rows = read_csv(Path(files["table"]))
-    assert [(row["fixed"], row["batch_size"]) for row in rows] == [
-        (fixed, size) for fixed in ("epochs", "steps") for size in ("200", "400")
-    ]
-    for row in rows:
-        sigma, size = float(row["noise_multiplier"]), int(row["batch_size"])
-        assert float(row["standard_deviation"]) == pytest.approx(sigma / size, rel=1e-6)
-        assert int(row["steps"]) == (10 if row["fixed"] == "steps" else 2400 / size)
-    folder = Path(files["page"]).parent
-    assert {path.name for path in folder.iterdir()} == {
-        *("page.html", "report.md", "summary.json", "table.csv", "grid.csv"),
-        *("figure_a.svg", "figure_a.png", "figure_b.svg", "figure_b.png"),
-    }
-    ran = Ran(Path(found["run"]), 0, folder, files)
-    parent, children = mlflow_runs(here, ran)
-    assert (parent.info.status, children) == ("FINISHED", [])
-    assert "page.html" in artifacts(here, parent.info.run_id)
-    logged = {f"noise_std.fixed_{row['fixed']}.{row['epsilon']}.{row['batch_size']}" for row in rows}
-    assert set(parent.data.metrics) == logged

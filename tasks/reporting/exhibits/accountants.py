@@ -19,8 +19,9 @@ from tasks.reporting.exhibits.common import (
     worse_by,
 )
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
 from tasks.reporting.results import Arm, Result
+from tasks.reporting.series import Point, Series
 from tasks.runtime.errors import UserError
 from tasks.training.trial import Trial
 

@@ -11,7 +11,6 @@ from tasks.reporting.exhibits.common import (
     best_of,
     judged,
     mean_text,
-    paper_table,
     score_figure,
     score_name,
     score_series,
@@ -19,6 +18,7 @@ from tasks.reporting.exhibits.common import (
     score_text,
     worse_by,
 )
+from tasks.reporting.exhibits.paper import paper_table
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 
 
@@ -39,8 +39,9 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 task,
                 [score_series(sweep, task, arm) for arm in arms],
                 title=title,
-                caption="A large clip norm needs a large budget. Error bars: one standard deviation over seeds.",
+                caption="A large clip norm needs a large budget.",
                 name="figure",
+                paper=True,
             )
         ],
         tables=[

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from tasks.config.dataset import TASK_TITLES as TASK_TITLES
 from tasks.config.dataset import TaskName
 from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Figure, Finding, Table, Verdict
-from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.exhibits.paper import beside, paper_series
+from tasks.reporting.plots import Level, line_chart
 from tasks.reporting.results import Arm, Result, difference, paired
+from tasks.reporting.series import Point, Series
 
-TASK_TITLES: dict[TaskName, str] = {"pctr": "pCTR", "pcvr": "pCVR", "pconvs": "pConvs"}
 _NOISE_MARK = "≈"
 # Scores that differ by more than this factor are drawn on a logarithmic axis.
-_WIDE = 5
+WIDE = 5
 # A table with more methods than this has one row per method instead of one column.
 _MOST_COLUMNS = 6
 # The AUC loss of a model that ranks by chance, which stands for a diverged one in comparisons.
@@ -152,6 +154,14 @@ def seeds_text(results: Sequence[Result]) -> str:
     return "with one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
 
 
+def error_bars_text(results: Sequence[Result]) -> str:
+    """Returns what the error bars of a figure are; empty for a single seed, which has none."""
+    seeds = max(len(result.chosen) for result in results)
+    if seeds == 1:
+        return "One seed: no error bars."
+    return f"Error bars: one standard deviation over {seeds} seeds; points at the same x are drawn side by side."
+
+
 def noise_text(results: Sequence[Result]) -> str:
     """Returns the end of a caption: what the mark of noise means, or why there is none."""
     if max(len(result.chosen) for result in results) == 1:
@@ -199,7 +209,7 @@ def record_of(result: Result) -> dict[str, Any]:
         "method": result.arm.label,
         "epsilon": result.trial.epsilon_label,
         "loss_mean": None if empty else result.loss,
-        "loss_std": None if empty else result.spread,
+        "loss_std": result.spread if len(result.losses) > 1 else None,
         "score": None if empty else score(result.task, result.loss),
         "seeds": len(result.losses),
         "trainings": len(result.tried),
@@ -211,28 +221,6 @@ def record_of(result: Result) -> dict[str, Any]:
         "microbatch_size": result.trial.microbatch_size,
         "noise_multiplier": result.trial.noise_multiplier,
     }
-
-
-def paper_table(pipeline: Pipeline, *, title: str, row: str, format_value: Callable[[float], str]) -> list[Table]:
-    """Returns the table of the paper's numbers in ``pipelines.yaml``, or nothing if there are none."""
-    if not pipeline.paper:
-        return []
-    names = list(pipeline.paper)
-    values = sorted({value for column in pipeline.paper.values() for value in column})
-    rows = [
-        [
-            Cell(f"{value:,g}", value),
-            *(
-                Cell(format_value(pipeline.paper[name][value]), pipeline.paper[name][value])
-                if value in pipeline.paper[name]
-                else Cell("–")
-                for name in names
-            ),
-        ]
-        for value in values
-    ]
-    caption = "As reported in the paper, on other data and with larger models: compare effects, not numbers."
-    return [Table("paper", title, [row, *names], rows, caption)]
 
 
 def epsilon_ticks(epsilons: Sequence[float]) -> dict[float, str]:
@@ -250,20 +238,35 @@ def score_series(sweep: Sweep, task: TaskName, arm: Arm, *, highlight: bool = Fa
 
 
 def score_figure(
-    sweep: Sweep, task: TaskName, series: Sequence[Series], *, title: str, caption: str, name: str, height: int = 300
+    sweep: Sweep,
+    task: TaskName,
+    series: Sequence[Series],
+    *,
+    title: str,
+    caption: str,
+    name: str,
+    height: int = 300,
+    paper: bool = False,
 ) -> Figure:
-    """Returns the figure of scores by budget, with the baseline as a dashed line."""
+    """Returns the figure of scores by budget, with the baseline as a dashed line.
+
+    ``paper`` adds the paper's numbers, which are AUCs by ε.
+    """
     baseline = score(task, sweep.baseline(task).loss)
+    theirs = paper_series(sweep.pipeline, {line.name: line.name for line in series}) if paper and ranks(task) else []
+    caption = f"{caption} {error_bars_text([r for r in sweep.results if r.task == task])}"
+    caption += " Dashed: the paper's values, on other data." if theirs else ""
+    series = beside(series, theirs)
     heights = [baseline, *(point.y for line in series for point in line.points if point.y is not None)]
     svg = line_chart(
         with_points(series, baseline, sweep.epsilons),
         title=title,
         x_label="privacy budget ε",
         y_label=f"test {score_name(task)}",
-        x_ticks=epsilon_ticks(sweep.epsilons),
+        x_ticks=epsilon_ticks([*sweep.epsilons, *(point.x for line in theirs for point in line.points)]),
         levels=[Level(baseline, "non-private")],
         log_x=True,
-        log_y=min(heights) > 0 and max(heights) > _WIDE * min(heights),
+        log_y=min(heights) > 0 and max(heights) > WIDE * min(heights),
         height=height,
     )
     return Figure(name, title, svg, caption)
@@ -297,5 +300,5 @@ def judged(claim: str, by_seed: Sequence[float], evidence: str) -> Finding:
     found = paired(by_seed)
     verdict: Verdict = "within noise" if found.within_noise else "shown" if found.mean > 0 else "not shown"
     spread = f" ± {stdev(by_seed):.4f}" if len(by_seed) > 1 else ""
-    seeds = f"{len(by_seed)} seeds" if len(by_seed) > 1 else "1 seed, which cannot show what is noise"
-    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread} over {seeds})")
+    seeds = f" over {len(by_seed)} seeds" if len(by_seed) > 1 else "; one seed cannot show what is noise"
+    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread}{seeds})")

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dp_core.models.spec import ModelSpec
-from tasks.config.dataset import TaskName
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.reporting.document import Cell, Figure, Table
 from tasks.reporting.exhibits.common import (
-    TASK_TITLES,
     Exhibit,
     Sweep,
     best_of,
+    error_bars_text,
     mean_text,
     record_of,
     score,
@@ -30,8 +30,9 @@ from tasks.reporting.exhibits.common import (
 from tasks.reporting.exhibits.effects import effect_finding, effects_table, factors_of
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 from tasks.reporting.exhibits.relative_loss import relative_percent
-from tasks.reporting.plots import Level, Series, line_chart
+from tasks.reporting.plots import Level, line_chart
 from tasks.reporting.results import Arm, Result
+from tasks.reporting.series import Series
 from tasks.reporting.wording import MECHANISM_TITLES, setting_title, value_text
 
 # A figure has at most one line for each colour.
@@ -99,9 +100,7 @@ def _figure(sweep: Sweep, task: TaskName, prefix: str, name: str) -> Figure:
     # The winner at each budget, then the best on average.
     winners = [best_of(sweep.at(task, epsilon)).arm for epsilon in sweep.epsilons]
     drawn = list(dict.fromkeys([*winners, *arms]))[:_MOST_LINES]
-    several = max(len(result.chosen) for result in sweep.results) > 1
-    bars = "Error bars: one standard deviation over seeds. " if several else ""
-    caption = f"{bars}The dashed line is the non-private baseline."
+    caption = "The dashed line is the non-private baseline."
     if len(arms) > len(drawn):
         picked = (
             "the winner by validation loss at each ε, then those with the best rank averaged over the budgets"
@@ -135,7 +134,7 @@ def _figure_by_rank(sweep: Sweep, task: TaskName, arms: Sequence[Arm], prefix: s
         levels=[Level(baseline, "non-private")],
         height=340,
     )
-    return Figure(name, title, svg, caption)
+    return Figure(name, title, svg, f"{caption} {error_bars_text(sweep.results)}")
 
 
 def _table(sweep: Sweep, task: TaskName, title: str, name: str) -> Table:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from tasks.config.dataset import TaskName
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.reporting.document import Finding
 from tasks.reporting.exhibits.common import (
-    TASK_TITLES,
     Exhibit,
     Sweep,
     judged,

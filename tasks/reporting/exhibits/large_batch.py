@@ -7,7 +7,6 @@ from tasks.reporting.exhibits.common import (
     Sweep,
     judged,
     mean_text,
-    paper_table,
     score_figure,
     score_name,
     score_series,
@@ -15,6 +14,7 @@ from tasks.reporting.exhibits.common import (
     score_text,
     worse_by,
 )
+from tasks.reporting.exhibits.paper import paper_table
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
 
 
@@ -48,8 +48,9 @@ def exhibit(sweep: Sweep) -> Exhibit:
                 task,
                 [score_series(sweep, task, arm) for arm in arms],
                 title=title,
-                caption="All methods have the same guarantee. Error bars: one standard deviation over seeds.",
+                caption="All methods have the same guarantee.",
                 name="figure",
+                paper=True,
             )
         ],
         tables=[

@@ -10,6 +10,7 @@ from tasks.reporting.exhibits.common import (
     Sweep,
     best_of,
     epsilon_ticks,
+    error_bars_text,
     judged,
     score,
     score_name,
@@ -19,8 +20,9 @@ from tasks.reporting.exhibits.common import (
     worse_by,
 )
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Level, Point, Series, line_chart
+from tasks.reporting.plots import Level, line_chart
 from tasks.reporting.results import Result
+from tasks.reporting.series import Point, Series
 
 _WAYS = ("neither", "C alone", "m alone", "both")
 
@@ -102,9 +104,8 @@ def _by_value(sweep: Sweep, epsilon: float) -> Figure:
         log_x=True,
         height=280,
     )
-    return Figure(
-        "figure_a", title, svg, "Noise is proportional to C, and to m; it is twice as large once m is above 1."
-    )
+    caption = "Noise is proportional to C, and to m; it is twice as large once m is above 1."
+    return Figure("figure_a", title, svg, f"{caption} {error_bars_text(results)}")
 
 
 def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
@@ -130,7 +131,7 @@ def _by_epsilon(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> Figure:
         log_x=True,
         height=300,
     )
-    return Figure("figure_b", title, svg, "Error bars: one standard deviation over seeds.")
+    return Figure("figure_b", title, svg, error_bars_text(sweep.results))
 
 
 def _findings(sweep: Sweep, tuned: dict[float, dict[str, Result]]) -> list[Finding]:

@@ -10,7 +10,8 @@ from typing import Any
 from tasks.reporting.document import Cell, Figure, Finding, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Mark, Point, Series, line_chart
+from tasks.reporting.plots import Mark, line_chart
+from tasks.reporting.series import Point, Series
 
 # What is held fixed while the batch grows, in the order of Figure 2's parts.
 _FIXED = ("epochs", "steps")
@@ -58,7 +59,7 @@ def _figure(measured: Mapping[str, Any], fixed: str, letter: str) -> Figure:
         log_y=True,
         height=300,
     )
-    caption = "The dotted line marks the batch size of the non-private baseline."
+    caption = "The dashed line marks the batch size of the non-private baseline."
     return Figure(f"figure_{letter}", f"({letter}) {title}", svg, caption)
 
 

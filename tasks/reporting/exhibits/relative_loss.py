@@ -5,18 +5,29 @@ from __future__ import annotations
 import math
 from statistics import stdev
 
-from tasks.config.dataset import TaskName
+from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.reporting.document import Cell, Figure, Finding, Table
-from tasks.reporting.exhibits.common import TASK_TITLES, Exhibit, Sweep, epsilon_ticks, judged, seeds_text, worse_by
+from tasks.reporting.exhibits.common import (
+    WIDE,
+    Exhibit,
+    Sweep,
+    epsilon_ticks,
+    error_bars_text,
+    judged,
+    seeds_text,
+    worse_by,
+)
+from tasks.reporting.exhibits.paper import beside, paper_series
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
 from tasks.reporting.results import Result
+from tasks.reporting.series import Point, Series
 
 
 def relative_percent(result: Result, baseline: Result) -> tuple[float, float]:
-    """Returns (L_ε − L_∞)/|L_∞| in percent: the mean and the standard deviation over seeds of L_ε.
+    """Returns (L(ε) − L(∞))/|L(∞)| in percent: the mean and the standard deviation over seeds of L(ε).
 
-    L_∞ is the baseline's mean loss. The absolute value keeps the sign right for a Poisson log loss below zero. NaN if
+    L(∞) is the baseline's mean loss. The absolute value keeps the sign right for a Poisson log loss below zero. NaN if
     the baseline's loss is zero.
     """
     if baseline.loss == 0:
@@ -37,20 +48,21 @@ def exhibit(sweep: Sweep) -> Exhibit:
         rows.append(cells)
     for result in sweep.results:
         mean, spread = relative_percent(result, sweep.baseline(result.task))
+        several = len(result.losses) > 1
         records.append(
             {
                 "task": result.task,
                 "epsilon": result.trial.epsilon_label,
                 "loss_mean": result.loss,
-                "loss_std": result.spread,
+                "loss_std": result.spread if several else None,
                 "relative_loss_percent_mean": mean,
-                "relative_loss_percent_std": spread,
+                "relative_loss_percent_std": spread if several else None,
                 "seeds": len(result.losses),
             }
         )
     columns = ["ε", *(f"{TASK_TITLES[task]} {what}" for task in sweep.tasks for what in ("ours", "paper"))]
     caption = (
-        f"(L_ε − L_∞)/|L_∞| on the test split, in percent, {seeds_text(sweep.results)}; δ = 1/N. "
+        f"(L(ε) − L(∞))/|L(∞)| on the test split, in percent, {seeds_text(sweep.results)}; δ = 1/N. "
         "“paper” is the paper's Table 1, which is on other data."
     )
     table = Table("table", "Relative loss increment (%)", columns, rows, caption, records)
@@ -87,18 +99,28 @@ def _figure(sweep: Sweep, results: dict[tuple[TaskName, float | None], Result]) 
                 mean, spread = relative_percent(results[task, epsilon], sweep.baseline(task))
                 points.append(Point(epsilon, mean, spread, f"{TASK_TITLES[task]}, ε = {epsilon:g}: {mean:.2f} %"))
         series.append(Series(TASK_TITLES[task], points))
+    names: dict[str, str] = {task: TASK_TITLES[task] for task in sweep.tasks}
+    theirs = [
+        line._replace(name=f"{line.like} in the paper")
+        for line in paper_series(sweep.pipeline, names)
+        if line.like in names.values()
+    ]
+    heights = [point.y for line in (*series, *theirs) for point in line.points if point.y is not None]
+    log = min(heights) > 0 and max(heights) > WIDE * min(heights)
+    title = "Relative loss increment by privacy budget"
     svg = line_chart(
-        series,
-        title="Relative loss increment by privacy budget",
+        beside(series, theirs),
+        title=title,
         x_label="privacy budget ε",
         y_label="relative loss increment (%)",
-        x_ticks=epsilon_ticks(sweep.epsilons),
+        x_ticks=epsilon_ticks([*sweep.epsilons, *(point.x for line in theirs for point in line.points)]),
         log_x=True,
-        height=300,
+        log_y=log,
+        height=320,
     )
-    return Figure(
-        "figure", "Relative loss increment by privacy budget", svg, "Error bars: one standard deviation over seeds."
-    )
+    caption = f"{'The y axis is logarithmic. ' if log else ''}{error_bars_text(sweep.results)}"
+    caption += " Dashed: the paper's values, on other data: compare shapes, not values." if theirs else ""
+    return Figure("figure", title, svg, caption)
 
 
 def _falls(sweep: Sweep, task: TaskName, results: dict[tuple[TaskName, float | None], Result]) -> Finding:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Figure, Finding, Table
-from tasks.reporting.exhibits.common import Exhibit, Measurement, paper_table
+from tasks.reporting.exhibits.common import Exhibit, Measurement
+from tasks.reporting.exhibits.paper import beside, paper_series, paper_table
 from tasks.reporting.exhibits.registry import ExhibitSpec, register_exhibit
-from tasks.reporting.plots import Point, Series, line_chart
+from tasks.reporting.plots import line_chart
+from tasks.reporting.series import Point, Series
 from tasks.runtime.errors import UserError
 from tasks.speed.results import Throughput, ThroughputRow
 
@@ -61,7 +64,7 @@ def exhibit(measurement: Measurement) -> Exhibit:
     )
     return Exhibit(
         headline=findings[0].evidence[0].upper() + findings[0].evidence[1:] + ".",
-        figures=[_figure(measured, speeds)],
+        figures=[_figure(measurement.pipeline, measured, speeds)],
         tables=[_steps_table(measured, speeds), _largest_table(measured), *paper],
         findings=findings,
         notes=[
@@ -78,14 +81,15 @@ def _speeds(measured: Throughput) -> _Speeds:
     return _Speeds(rows, [key for key in _TITLES if key in found], sorted({size for _, _, size in rows}))
 
 
-def _figure(measured: Throughput, speeds: _Speeds) -> Figure:
+def _figure(pipeline: Pipeline, measured: Throughput, speeds: _Speeds) -> Figure:
     series = [Series(_TITLES[method], _points(speeds, method)) for method in speeds.methods]
     drawn = [line for line in series if line.points]
     if not drawn:
         raise UserError(f"nothing fits into {_cap(measured)}: raise memory_cap_gib, or give smaller batch_sizes")
     title = "Examples per second by batch size"
+    theirs = _paper(pipeline, speeds.sizes)
     svg = line_chart(
-        drawn,
+        beside(drawn, theirs),
         title=title,
         x_label="batch size",
         y_label="examples per second",
@@ -94,7 +98,22 @@ def _figure(measured: Throughput, speeds: _Speeds) -> Figure:
         log_y=True,
         height=320,
     )
-    return Figure("figure", title, svg, "Table 4 as the paper's Figure 4(b) draws it.")
+    caption = "Table 4 as the paper's Figure 4(b) draws it."
+    caption += " Dashed: the paper's values, on a P100." if theirs else ""
+    return Figure("figure", title, svg, caption)
+
+
+def _paper(pipeline: Pipeline, sizes: Sequence[int]) -> list[Series]:
+    """Returns the paper's steps per second as examples per second, at the batch sizes within ours."""
+    names = {name: _TITLES[name, name != "non_private"] for name in ("non_private", "vmap", "ghost")}
+    return [
+        line._replace(
+            name=f"{line.like} in the paper",
+            points=[point._replace(y=point.x * (point.y or 0.0)) for point in line.points],
+        )
+        for line in paper_series(pipeline, names, within=(min(sizes), max(sizes)))
+        if line.like in names.values()
+    ]
 
 
 def _points(speeds: _Speeds, method: tuple[str, bool]) -> list[Point]:
@@ -112,7 +131,7 @@ def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
     cores = f"{measured['cpus']} CPU core{'s' if measured['cpus'] > 1 else ''}"
     caption = (
         f"A model of {measured['parameters']:,} parameters on {measured['device']} ({cores}), measured "
-        f"{measured['measured'][:10]}; mean ± standard deviation over rounds in which all methods take turns. “–”: XLA "
+        f"{measured['measured'][:10]}; {_rounds(measured)}. “–”: XLA "
         f"plans more memory than the allowed {_cap(measured)}. “no noise” is clipping alone, which is not private."
     )
     rows = [
@@ -121,6 +140,13 @@ def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
     ]
     columns = ["batch size", *(_TITLES[method] for method in speeds.methods)]
     return Table("table", "Steps per second", columns, rows, caption, measured["rows"])
+
+
+def _rounds(measured: Throughput) -> str:
+    """Returns what the speeds of the table are over."""
+    if all(row["steps_per_second_std"] is None for row in measured["rows"]):
+        return "in one round"
+    return "mean ± standard deviation over rounds in which all methods take turns"
 
 
 def _largest_table(measured: Throughput) -> Table:

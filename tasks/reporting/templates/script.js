@@ -1,6 +1,40 @@
-// The one script of reports, their index and data cards: sorts and copies tables, shows notes, fits frames.
+// The one script of reports, their index and data cards: makes links of paths
+// in MLflow, sorts and copies tables, shows notes.
 "use strict";
 document.documentElement.classList.add("scripted");
+
+// Where the page is: served, opened as a file, or in a sandboxed frame such as that of MLflow's artifacts, which lets no
+// link lead out of it and loads no file from beside the page.
+const place = location.protocol === "file:" ? "file"
+  : /^https?:$/.test(location.protocol) && self.origin !== "null" ? "served" : "frame";
+
+function asLink(span) {
+  const link = document.createElement("a");
+  link.href = "/go/mlflow/" + span.dataset.mlflow;
+  if (span.title) link.title = span.title;
+  link.append(...span.childNodes);
+  span.replaceWith(link);
+}
+
+function asText(link) {
+  const text = document.createElement("span"), file = link.dataset.file;
+  text.append(...link.childNodes);
+  if (file) text.append(` (${file}, beside this page)`);
+  link.replaceWith(text);
+}
+
+function mendLinks() {
+  const inMlflow = document.querySelectorAll("[data-mlflow]"), index = document.querySelector("[data-index]");
+  if (place === "served") {
+    inMlflow.forEach(asLink);
+    for (const note of document.querySelectorAll(".where-mlflow")) note.remove();
+  }
+  if (index && place === "served") index.href = "/";
+  if (place !== "frame") return;
+  index?.closest("p").remove();
+  for (const note of document.querySelectorAll(".in-frame")) note.hidden = false;
+  for (const link of document.querySelectorAll("a[href]:not([href^='#'])")) asText(link);
+}
 
 const clean = node => node.textContent.replace(/\s+/g, " ").trim();
 
@@ -34,10 +68,12 @@ function sort(button) {
 
 function textOf(source) {
   if (source.tagName !== "TABLE") return source.textContent;
-  return [...source.rows].map(row => [...row.cells].map(clean).join("\t")).join("\n") + "\n";
+  // Spreadsheets read a hyphen before a number, and no minus sign.
+  const plain = cell => clean(cell).replace(/\u2212(?=[\d.])/g, "-");
+  return [...source.rows].map(row => [...row.cells].map(plain).join("\t")).join("\n") + "\n";
 }
 
-// For pages opened as files, where browsers refuse the clipboard API.
+// For pages opened as files and in frames, where browsers refuse the clipboard API.
 function copyBySelection(text) {
   const area = document.createElement("textarea");
   area.value = text;
@@ -52,7 +88,8 @@ function copyBySelection(text) {
 async function copy(button) {
   const text = textOf(document.getElementById(button.dataset.copies));
   let done = false;
-  try { await navigator.clipboard.writeText(text); done = true; } catch { done = copyBySelection(text); }
+  if (place === "frame") done = copyBySelection(text);
+  else try { await navigator.clipboard.writeText(text); done = true; } catch { done = copyBySelection(text); }
   button.focus();
   button.textContent = done ? "Copied" : "Could not copy";
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
@@ -63,13 +100,6 @@ function showNote(target) {
   if (line) line.textContent = clean(target) + ": " + target.title;
 }
 
-function fit(frame) {
-  const page = frame.contentDocument?.documentElement;
-  if (!page) return;
-  const observer = new ResizeObserver(() => { frame.style.height = page.offsetHeight + 2 + "px"; });
-  observer.observe(page);
-}
-
 document.addEventListener("click", event => {
   const button = event.target.closest("button"), noted = event.target.closest("td [title]");
   if (button?.closest("th")) sort(button);
@@ -77,12 +107,12 @@ document.addEventListener("click", event => {
   else if (noted) showNote(noted);
 });
 document.addEventListener("focusin", event => { if (event.target.matches("td [title]")) showNote(event.target); });
-for (const frame of document.querySelectorAll("iframe")) frame.addEventListener("load", () => fit(frame));
+mendLinks();
 
 // Folded tables are printed too.
 let opened = [];
 addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not(.card):not([open])")];
+  opened = [...document.querySelectorAll("details:not([open])")];
   for (const details of opened) details.open = true;
 });
 addEventListener("afterprint", () => { for (const details of opened) details.open = false; });

@@ -62,7 +62,7 @@ def write_plan(home: Path, trials: Sequence[Trial], prepared: Path) -> None:
     items = [
         {
             "run": str(folder),
-            "parent": {"mlflow_run": "0" * 32, "experiment": "0", "pipeline": "tiny"},
+            "parent": {"mlflow_run": "0" * 32, "experiment": "0", "pipeline": "tiny", "varies": []},
             "number": number,
             "of": len(trials),
             "name": trial.label(),

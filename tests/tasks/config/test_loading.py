@@ -49,7 +49,13 @@ class TestLoaded:
             "    min_count: 2\n    evaluation: 3",
             13,
             "profiles.tiny.evaluation: unknown key (did you mean 'evaluations'?); "
-            "allowed here: description, synthetic_rows, min_count, hidden_layers, evaluations",
+            "allowed here: description, only_for_tests, synthetic_rows, min_count, hidden_layers, evaluations",
+        ),
+        (
+            "    min_count: 2",
+            "    min_count: 2\n    only_for_tests: sometimes",
+            13,
+            "profiles.tiny.only_for_tests: input should be a valid boolean, got 'sometimes'",
         ),
         (
             "kind: display}",

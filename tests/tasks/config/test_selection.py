@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tasks.config.loading import Config, load_config
-from tasks.config.selection import Selection, select
+from tasks.config.selection import Selection, run_title, select
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
 
@@ -55,10 +55,23 @@ def test_nothing_chosen_is_the_pipeline_itself_under_the_quick_profile(config: C
     )
 
 
-@pytest.mark.parametrize("empty", [None, [], ""])
+@pytest.mark.parametrize("empty", [None, "", " "])
 def test_what_is_left_empty_is_the_pipelines_own(config: Config, empty: Any) -> None:
-    names = ("pipeline", "profile", "dataset", "tasks", "epsilons")
-    assert select(config, dict.fromkeys(names, empty)) == select(config, {})
+    assert select(config, {"tasks": empty, "epsilons": empty}) == select(config, {})
+    names = ("pipeline", "profile", "dataset", "raw")
+    assert select(config, dict.fromkeys(names, empty and empty.strip())) == select(config, {})
+
+
+def test_no_task_at_all_is_not_every_task(config: Config) -> None:
+    assert refusal(config, tasks=[]) == "Prediction tasks: choose at least one of pCTR, pCVR, pConvs"
+    assert select(config, {"epsilons": []}) == select(config, {})
+
+
+def test_a_text_with_commas_is_a_list(config: Config) -> None:
+    """The form and the command line send text; JSON may have lists."""
+    assert select(config, {"tasks": "pCVR, pctr", "epsilons": "10, .5,1e0"}) == select(
+        config, {"tasks": ["pcvr", "pctr"], "epsilons": [0.5, 1, 10.0]}
+    )
 
 
 def test_the_profile_brings_its_grid(config: Config) -> None:
@@ -67,8 +80,8 @@ def test_the_profile_brings_its_grid(config: Config) -> None:
 
 
 def test_chosen_numbers_replace_the_grids(config: Config) -> None:
-    chosen = select(config, {"epsilons": [10, 0.1, 3.0, 10.0], "seeds": 7})
-    assert chosen.epsilons == (0.1, 3, 10), "in order, each once"
+    chosen = select(config, {"epsilons": [10, 0.1, 3.0], "seeds": 7})
+    assert chosen.epsilons == (0.1, 3, 10), "in order"
     assert all(type(epsilon) is float for epsilon in chosen.epsilons)
     assert chosen.seeds == 7
 
@@ -79,8 +92,8 @@ def test_a_whole_number_of_seeds_may_come_as_a_float_from_json(config: Config) -
     assert type(seeds) is int
 
 
-def test_chosen_tasks_come_in_the_order_given_each_once(config: Config) -> None:
-    chosen = select(config, {"tasks": ["pconvs", "pctr", "pconvs"]})
+def test_chosen_tasks_come_in_the_order_given(config: Config) -> None:
+    chosen = select(config, {"tasks": ["pconvs", "pctr"]})
     assert chosen.tasks == ("pconvs", "pctr")
     assert chosen.datasets == {"pconvs": "synthetic_clicks", "pctr": "synthetic_display"}
 
@@ -114,43 +127,46 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
     [
         (
             {"sedes": 3, "epsilon": 1},
-            "unknown option epsilon, sedes; known: pipeline, profile, dataset, raw, tasks, epsilons, seeds",
+            "unknown option epsilon, sedes; known: pipeline, profile, tasks, epsilons, seeds, dataset, raw",
         ),
         (
             {"pipeline": "relative_los"},
-            "unknown pipeline 'relative_los' (did you mean 'relative_loss'?); known: "
+            "Pipeline: unknown pipeline 'relative_los' (did you mean 'relative_loss'?); known: "
             "relative_loss, clip_norm, large_batch, throughput, optimizers, noise_and_batch, microbatch, accountants, "
             "label_dp",
         ),
         (
             {"profile": "papper"},
-            "unknown profile 'papper' (did you mean 'paper'?); known: smoke, quick, paper",
+            "Profile: unknown profile 'papper' (did you mean 'paper'?); known: smoke, quick, paper",
         ),
-        ({"tasks": ["pctr", "ctr"]}, "unknown task 'ctr'; known: pctr, pcvr, pconvs"),
-        ({"tasks": "pctr"}, "tasks must be a list, got 'pctr'"),
-        ({"epsilons": 3}, "epsilons must be a list, got 3"),
+        (
+            {"tasks": ["pctr", "ctr"]},
+            "Prediction tasks: there is no task 'ctr' (did you mean 'pctr'?); known: pctr, pcvr, pconvs",
+        ),
+        ({"tasks": ["pctr", "pcvr", "pctr"]}, "Prediction tasks: pctr is listed twice"),
+        ({"epsilons": "1,10,1.0"}, "Privacy budgets ε: 1 is listed twice"),
+        ({"seeds": 101}, "Seeds: 101 is too many; at most 100"),
         (
             {"dataset": "criteo", "tasks": ["pctr"]},
-            "unknown dataset 'criteo' (did you mean 'criteo_search'?); "
+            "Dataset: unknown dataset 'criteo' (did you mean 'criteo_search'?); "
             "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
         ),
         (
             {"dataset": "synthetic_clicks"},
-            "dataset 'synthetic_clicks' has no label for pctr; it has: pcvr, pconvs. "
-            "Choose tasks to match, for example TASKS=pcvr,pconvs",
+            "Dataset: synthetic_clicks has no label for pCTR; it has pCVR, pConvs. Choose Prediction tasks to match",
         ),
         (
             {"dataset": "criteo_kaggle", "tasks": ["pctr"]},
-            "dataset 'criteo_kaggle' has no raw log: give RAW=path, or set `datasets.criteo_kaggle.raw` in the YAML",
+            "Raw log: criteo_kaggle has no raw log. Give its file, folder or pattern, or set "
+            "`datasets.criteo_kaggle.raw` in pipelines.yaml",
         ),
         (
             {"dataset": "criteo_kaggle", "tasks": ["pctr"], "raw": "/nowhere/train.txt"},
-            "RAW: the raw log /nowhere/train.txt does not exist",
+            "Raw log: the raw log /nowhere/train.txt does not exist",
         ),
         (
             {"raw": "/nowhere/train.txt"},
-            "RAW is for one dataset, but the tasks read synthetic_display and synthetic_clicks: "
-            "choose one with DATASET",
+            "Raw log: it is for one Dataset, but the tasks read synthetic_display and synthetic_clicks: choose one",
         ),
     ],
 )
@@ -158,36 +174,40 @@ def test_impossible_choices(config: Config, options: dict[str, Any], message: st
     assert refusal(config, **options) == message
 
 
-@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "1", None, True])
+@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "inf", "1;2", "", None, True])
 def test_epsilon_must_be_positive_and_finite(config: Config, epsilon: Any) -> None:
     assert refusal(config, epsilons=[1, epsilon]) == (
-        f"epsilon must be a positive number, got {epsilon!r}; the baseline (ε = inf) always runs"
+        f"Privacy budgets ε: {repr(epsilon) if isinstance(epsilon, str) else epsilon} is not a positive number; give "
+        "numbers such as 1 or 0.5,1,10. The baseline without privacy (ε = inf) always runs"
     )
 
 
 @pytest.mark.parametrize("seeds", [0, -1, 1.5, float("inf"), float("nan"), "2", True])
 def test_seeds_must_be_a_count(config: Config, seeds: Any) -> None:
     assert refusal(config, seeds=seeds) == (
-        f"seeds must be a positive whole number, the number of seeds to average over, got {seeds!r}"
+        f"Seeds: {repr(seeds) if isinstance(seeds, str) else seeds} is not a positive whole number, "
+        "the number of seeds to average over"
     )
 
 
 def test_a_raw_file_and_a_synthetic_dataset_exclude_each_other(config: Config, raw_file: Path) -> None:
     assert refusal(config, tasks=["pctr"], raw=str(raw_file)) == (
-        "dataset 'synthetic_display' is synthetic and generates its own log: with RAW, also choose the DATASET "
-        "that describes your files, one of: criteo_kaggle, criteo_attribution, criteo_search"
+        "Raw log: synthetic_display is synthetic and generates its own log. Choose the Dataset that describes your "
+        "files, one of: criteo_kaggle, criteo_attribution, criteo_search"
     )
 
 
 def test_an_empty_folder_is_no_raw_log(config: Config, tmp_path: Path) -> None:
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"], raw=str(tmp_path))
-    assert message == f"RAW: the raw log {tmp_path} is a folder without files"
+    assert message == f"Raw log: the raw log {tmp_path} is a folder without files"
 
 
 def test_a_raw_file_in_the_yaml_must_be_there(tmp_path: Path) -> None:
     config = edited(tmp_path, raw="/nowhere/train.txt")
     message = refusal(config, dataset="criteo_kaggle", tasks=["pctr"])
-    assert message == "datasets.criteo_kaggle.raw: the raw log /nowhere/train.txt does not exist"
+    assert message == (
+        "Dataset: datasets.criteo_kaggle.raw in pipelines.yaml: the raw log /nowhere/train.txt does not exist"
+    )
 
 
 def test_a_task_that_the_pipeline_does_not_have(tmp_path: Path) -> None:
@@ -196,7 +216,7 @@ def test_a_task_that_the_pipeline_does_not_have(tmp_path: Path) -> None:
     path = tmp_path / "pipelines.yaml"
     path.write_text(yaml.safe_dump(content))
     message = refusal(load_config(path), tasks=["pctr"])
-    assert message == "pipeline 'relative_loss' has no task pctr; it has: pconvs, pcvr"
+    assert message == "Prediction tasks: the pipeline relative_loss has no pCTR; it has pConvs, pCVR"
 
 
 def test_a_profile_without_a_grid(tmp_path: Path) -> None:
@@ -205,4 +225,16 @@ def test_a_profile_without_a_grid(tmp_path: Path) -> None:
     path = tmp_path / "pipelines.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     message = refusal(load_config(path), profile="paper")
-    assert message == "pipeline 'relative_loss' has no grid for profile 'paper'; it has: smoke, quick"
+    assert message == "Profile: pipeline 'relative_loss' has no grid for profile 'paper'; it has: smoke, quick"
+
+
+def test_a_run_is_named_for_what_it_is(config: Config, raw_file: Path) -> None:
+    smoke = {"profile": "smoke"}
+    assert run_title(select(config, smoke)) == "smoke · pCTR, pCVR, pConvs · ε 1, 10"
+    assert run_title(select(config, {"pipeline": "throughput"})) == "quick · pCTR", "nothing private"
+    many = ",".join(str(number) for number in range(1, 12))
+    assert run_title(select(config, {**smoke, "tasks": "pctr", "epsilons": many})) == (
+        "smoke · pCTR · 11 budgets ε 1 to 11"
+    )
+    own = {**smoke, "dataset": "criteo_kaggle", "tasks": "pctr", "raw": str(raw_file)}
+    assert run_title(select(config, own)) == "smoke · pCTR · ε 1, 10 · criteo_kaggle"

@@ -11,12 +11,15 @@ from tasks.config.loading import load_config
 from tasks.config.selection import select
 from tasks.data.prepared import Prepared
 from tasks.reporting.data_card import write_data_card
-from tasks.runtime.tracking import data_input, log_trial, start_pipeline_run, tracking_uri
+from tasks.runtime.tracking import data_input, start_pipeline_run, tracking_uri
+from tasks.runtime.trial_runs import log_trial
 from tests.support.timed_log import MODELS
 from tests.support.trials import make_prepared, make_trial
 
 RECORD = {
     "curve": [],
+    "started": 1_700_000_000.0,
+    "ended": 1_700_000_001.5,
     "loss_name": "auc_loss",
     **dict.fromkeys(("validation_loss", "test_loss", "steps_per_second", "seconds"), 0.5),
     **dict.fromkeys(("steps", "parameters"), 10),
@@ -57,7 +60,7 @@ def test_every_run_has_its_data_as_an_input(own_home: Path, tmp_path: Path, time
     # A second run of the same data, and a trial whose parent is in another store or has other data.
     again = start_pipeline_run(config, selection, "second", data, {})
     client.log_inputs(run_id, [data_input(tiny)])
-    stranger = log_trial({**again, "mlflow_run": "0" * 32}, trial, RECORD, reused=True)
+    stranger = log_trial({**again, "mlflow_run": "0" * 32}, trial, {**RECORD, "started": 1.0}, reused=True)
     other = log_trial(again, make_trial(tiny, data_fingerprint="another"), RECORD, reused=True)
     query = f"dataset.digest = '{tiny.fingerprint}' AND dataset.context = 'training'"
     runs = client.search_runs([parent["experiment"]], query)

@@ -16,6 +16,7 @@ import pytest
 from tasks.reporting.document import Cell, Table
 from tasks.reporting.files import as_csv, as_png, write_report
 from tasks.reporting.markdown import as_markdown
+from tasks.reporting.page import card_files
 from tasks.reporting.svg import standalone
 from tasks.reporting.terminal import print_report, print_tables
 from tests.support.documents import HOSTILE, SHOWN, make_document, make_figure, make_table
@@ -23,6 +24,7 @@ from tests.support.documents import HOSTILE, SHOWN, make_document, make_figure, 
 NAMES = [
     "page.html",
     "report.md",
+    "statements.html",
     "auc.csv",
     "trials.csv",
     "curves.svg",
@@ -33,9 +35,12 @@ NAMES = [
 
 @pytest.mark.parametrize("text", ["words", HOSTILE])
 def test_every_file_is_written_and_can_be_read(tmp_path: Path, text: str) -> None:
-    paths = write_report(tmp_path, make_document(text))
-    assert [path.name for path in paths] == NAMES
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    document = make_document(text)
+    paths = write_report(tmp_path, document)
+    (card,) = card_files(document).values()
+    assert re.fullmatch(r"data_card_[\w]+\.html", card, re.ASCII)
+    assert sorted(path.name for path in paths) == sorted([*NAMES, card])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*NAMES, card])
     for path in paths:
         if path.suffix != ".png":
             path.read_text(encoding="utf-8")
@@ -62,6 +67,7 @@ def test_the_summary_holds_what_the_index_and_the_terminal_show(
         "headline": "It works.",
         "finished": "2026-01-02 03:04 UTC",
         "findings": {"shown": 2, "within noise": 1, "not shown": 0},
+        "only_for_tests": False,
     }
 
 
@@ -134,13 +140,13 @@ def test_markdown_escapes_text_that_looks_like_markup() -> None:
     assert "\n````sh\necho '```'\n````\n" in markdown
 
 
-def test_a_png_has_twice_the_size_and_all_texts() -> None:
+def test_a_png_has_three_times_the_size_and_all_texts() -> None:
     figure = make_figure("AUC loss")
     svg = standalone(figure.svg)
     root = ET.fromstring(svg)
     png = as_png(svg)
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", png[16:24]) == (2 * int(root.get("width", "")), 2 * int(root.get("height", "")))
+    assert struct.unpack(">II", png[16:24]) == (3 * int(root.get("width", "")), 3 * int(root.get("height", "")))
     without = re.sub(r"<text.*?</text>", "", svg)
     assert as_png(without) != png
     # The font has each of these characters.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reporting.files import write_report
-from tasks.reporting.index import read_summaries, write_index
+from tasks.reporting.index import index_page, read_data_cards, read_summaries, write_index
 from tests.support.documents import HOSTILE, Page, assert_self_contained, make_document
 
 
@@ -93,5 +93,47 @@ def test_a_run_without_its_page_has_no_link(tmp_path: Path) -> None:
 def test_no_runs_yet(tmp_path: Path) -> None:
     for reports in (tmp_path, tmp_path / "none"):
         page = Page(write_index(reports).read_text())
-        assert "No reports yet" in page.text
+        assert "There are no reports yet" in page.text
+        assert "make run" in page.text
         assert page.tables == {}
+
+
+def test_a_result_that_means_nothing_does_not_replace_one_that_does(tmp_path: Path) -> None:
+    add(tmp_path, "loss", "a", "2026-03-01 12:00 UTC", headline="Real.")
+    add(tmp_path, "loss", "b", "2026-03-02 12:00 UTC", headline="Tried.", only_for_tests=True, profile="smoke")
+    add(tmp_path, "clip", "c", "2026-03-03 12:00 UTC", headline="Only tried.", only_for_tests=True)
+    newest = write_index(tmp_path).read_text().split("<h2>All runs")[0]
+    assert "Real." in newest
+    assert "Tried." not in newest
+    assert "Only tried." in newest
+    assert newest.count("its numbers mean nothing") == 1
+    rows = Page(write_index(tmp_path).read_text()).tables["table-runs"][1:]
+    assert [row[2] for row in rows] == ["words, only a test", "smoke, only a test", "words"]
+
+
+def test_data_cards_and_servers_are_linked(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    for dataset, fingerprint in (("logs", "0a"), ("my clicks", "1b")):
+        (tmp_path / "data" / dataset / fingerprint).mkdir(parents=True)
+        (tmp_path / "data" / dataset / fingerprint / "data_card.html").write_text("<p>")
+    (tmp_path / "data" / "logs" / "parts").mkdir()
+    add(reports, "loss", "a", "2026-03-01 12:00 UTC")
+    links = [found["href"] or "" for found in Page(write_index(reports).read_text()).all("a")]
+    assert {"../data/logs/0a/data_card.html", "../data/my%20clicks/1b/data_card.html"} <= set(links)
+    assert not any("/go/" in link for link in links)
+    cards = read_data_cards(tmp_path, served=True)
+    page = Page(index_page(read_summaries(reports), served=True, data_cards=cards))
+    links = [found["href"] or "" for found in page.all("a")]
+    assert {"/go/airflow", "/go/mlflow", "/data/logs/0a/data_card.html", "/data/my%20clicks/1b/data_card.html"} <= set(
+        links
+    )
+    assert {card.file.read_text() for card in cards} == {"<p>"}
+    empty = Page(index_page([], served=True))
+    assert "/go/airflow" in [found["href"] for found in empty.all("a")]
+
+
+def test_terms_of_headlines_are_explained(tmp_path: Path) -> None:
+    add(tmp_path, "loss", "a", "2026-03-01 12:00 UTC", headline="pCVR -2.5 % at ε = 1")
+    page = Page(write_index(tmp_path).read_text())
+    assert "predicted conversion rate" in page.text
+    assert "pCVR −2.5 % at ε = 1" in page.text

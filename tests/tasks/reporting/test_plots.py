@@ -6,14 +6,17 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+import tasks.reporting
 from tasks.reporting.axes import log_ticks, number_text, ticks
-from tasks.reporting.plots import Bar, Level, Mark, Point, Series, bar_chart, line_chart
-from tasks.reporting.svg import standalone
+from tasks.reporting.plots import Bar, Level, Mark, bar_chart, line_chart
+from tasks.reporting.series import Point, Series
+from tasks.reporting.svg import WIDTH, standalone
 
 EM = 12
 STEPS = [2.0**power for power in range(10)]
@@ -31,8 +34,13 @@ def many(count: int = 15, highlight: int | None = 0) -> list[Series]:
 
 
 def chart(series: list[Series], **options: object) -> ET.Element:
+    """Returns a chart in its light colours."""
     labels = {"title": "t", "x_label": "steps", "y_label": "loss"}
-    return ET.fromstring(line_chart(series, **{**labels, **options}))  # type: ignore[arg-type]
+    return light(line_chart(series, **{**labels, **options}))  # type: ignore[arg-type]
+
+
+def light(svg: str) -> ET.Element:
+    return ET.fromstring(re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg))
 
 
 class Box(NamedTuple):
@@ -81,7 +89,7 @@ def test_a_legend_of_many_rows_does_not_take_from_the_plot() -> None:
 
     assert frame(chart(many(2))) == pytest.approx(frame(chart(many(15))))
     long = chart([Series("x" * 300, [Point(0, 1)]), Series("y", [Point(0, 2)])])
-    assert max(box.right for box in boxes(long)) <= 520
+    assert max(box.right for box in boxes(long)) <= WIDTH
 
 
 @pytest.mark.parametrize("highlight", [None, 0, 7])
@@ -124,8 +132,11 @@ def test_a_line_breaks_at_values_that_cannot_be_drawn(bad: float) -> None:
     assert [str(line.get("points")).count(",") for line in root.findall("polyline")] == [1, 1]
     assert "nan" not in ET.tostring(root, "unicode")
     bottom = max(float(line.get("y2", "")) for line in root.findall("line") if line.get("stroke") == "#d9d9d9")
-    (error,) = [line for line in root.findall("line") if line.get("stroke") == "#0072B2"]
+    error, *caps = [line for line in root.findall("line") if line.get("stroke") == "#0072B2"]
     assert float(error.get("y1", "")) >= bottom - 1
+    assert [(cap.get("y1"), cap.get("y2")) for cap in caps] == [
+        (error.get(end), error.get(end)) for end in ("y1", "y2")
+    ]
     with pytest.raises(ValueError, match="needs a point"):
         chart([Series("a", [Point(1, bad)])], log_y=True)
 
@@ -174,15 +185,78 @@ def test_several_series_with_error_bars_on_a_logarithmic_axis() -> None:
     budgets = (0.5, 1.0, 8.0)
     lines = [Series(name, [Point(e, k / e - 3, 0.25) for e in budgets]) for k, name in enumerate(("a", "<b>", "c"), 1)]
     svg = line_chart(lines, title="loss", x_label="ε", y_label="%", x_ticks={e: f"{e:g}" for e in budgets}, log_x=True)
-    chart = ET.fromstring(svg)
+    chart = light(svg)
     texts = [text.text for text in chart.findall("text")]
-    assert {"a", "<b>", "c", "ε", "%", "0.5", "1", "8", "0"} <= set(texts)
+    assert {"a", "<b>", "c", "ε", "%", "0.5", "1", "8", "0", "−2"} <= set(texts)
     colors = [line.get("stroke") for line in chart.findall("polyline")]
     assert len(set(colors)) == 3
     x = [float(pair.split(",")[0]) for pair in str(chart.findall("polyline")[0].get("points")).split()]
     assert (x[2] - x[1]) / (x[1] - x[0]) == pytest.approx(3, rel=0.01)
-    errors = [line for line in chart.findall("line") if line.get("stroke") == colors[0]]
-    assert len(errors) == 3
+    by_color = [[line for line in chart.findall("line") if line.get("stroke") == color] for color in colors[:3]]
+    assert [len(lines) for lines in by_color] == [9] * 3, "a bar and two caps at each point"
+    # At each budget the bars of the three series, caps included, stand beside each other in their order.
+    for at in range(3):
+        spans = [
+            [float(line.get(end, "")) for line in lines[3 * at : 3 * at + 3] for end in ("x1", "x2")]
+            for lines in by_color
+        ]
+        assert max(spans[0]) < min(spans[1]) <= max(spans[1]) < min(spans[2])
+        assert min(map(min, spans)) > x[0] - 20
+
+
+def test_a_single_series_is_not_shifted() -> None:
+    points = [Point(k, 1.0 + k, 1e-9) for k in (1, 2, 4)]
+    bare = [point._replace(error=None) for point in points]
+    one, other = (chart([Series("a", found)]).findall("polyline")[0].get("points") for found in (points, bare))
+    assert one == other
+
+
+def test_what_a_series_is_compared_with_shares_its_colour_but_is_hollow_and_dashed() -> None:
+    two = [Point(0, 1), Point(1, 2)]
+    root = chart(
+        [Series("a", two), Series("b", two), Series("b there", two, like="b"), Series("c there", two, like="c")]
+    )
+    _, b, there, alone = root.findall("polyline")[:4]
+    assert (b.get("stroke"), b.get("stroke-dasharray")) == (there.get("stroke"), None)
+    assert there.get("stroke-dasharray")
+    assert alone.get("stroke") != b.get("stroke")
+    assert [mark.get("fill") == "#ffffff" for mark in root.findall("path")[-4:]] == [False, False, True, True]
+
+
+def test_colours_are_variables_of_the_page_and_light_in_a_file() -> None:
+    svg = line_chart(many(3), title="t", x_label="x", y_label="y", levels=[Level(0.3, "level")])
+    painted = re.findall(r'(?:fill|stroke)="(.*?)"', svg) + re.findall(
+        r'(?:fill|stroke)="(.*?)"', bar_chart([Bar("a", 1, "1")], title="")
+    )
+    assert all(color == "none" or re.fullmatch(r"var\(--[\w-]+, #\w{6}\)", color) for color in painted)
+    style = (Path(tasks.reporting.__file__).parent / "templates" / "style.css").read_text()
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    assert all(f"{name}:" in dark for name in set(re.findall(r"var\((--[\w-]+)", svg)))
+    assert "var(" not in standalone(svg)
+
+
+def test_text_is_large_enough_on_a_narrow_screen() -> None:
+    svg = line_chart(many(3), title="t", x_label="x", y_label="y")
+    size = float(re.findall(r'font-size="([\d.]+)"', svg)[0])
+    assert size * 380 / WIDTH >= 11
+
+
+def test_the_label_of_a_mark_stands_over_what_begins_there() -> None:
+    marks = [Mark(80, "validation"), Mark(90, "test")]
+    root = chart([Series("a", [Point(x, 1.0) for x in range(0, 101, 10)])], marks=marks)
+    dashed = [float(line.get("x1", "")) for line in root.findall("line") if line.get("stroke-dasharray")]
+    labels = {box.text: box for box in boxes(root)}
+    for x, mark in zip(sorted(dashed), marks, strict=True):
+        box = labels[mark.label]
+        assert x - 15 < box.left < x + 1
+        assert box.right > x + 20
+        assert box.right <= WIDTH
+
+
+@pytest.mark.parametrize("values", [[5.0, 5.1], [0.2, 0.9]])
+def test_axes_from_zero_start_alike(values: list[float]) -> None:
+    root = chart([Series("a", list(map(Point, range(2), values)))], from_zero=True)
+    assert "0" in {box.text for box in boxes(root)}
 
 
 @pytest.mark.parametrize("values", [[0.25], [0.0], [0.0, 0.0], [-1.0, -2.0], [5.0, 5.0], [1e-12, 3e-12]])

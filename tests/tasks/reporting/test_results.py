@@ -95,14 +95,14 @@ def test_where_every_setting_diverged() -> None:
     """Divergence of all settings is an error, or a result where methods are compared."""
     without = outcomes()[:2]
     diverged = [Outcome(private(epsilon=1.0, seed=seed), loss, loss) for seed, loss in ((0, None), (1, 0.3))]
-    with pytest.raises(UserError, match=r"all settings diverged for pcvr · ε=1 .*: try a smaller learning rate"):
+    with pytest.raises(UserError, match=r"all settings diverged for pCVR · ε=1 .*: try a smaller learning rate"):
         choose([*without, *diverged])
     found = choose([*without, *diverged], ["l2_clip_norm"], may_diverge=True)[1]
     assert found.diverged
     assert (found.losses, found.spread, len(found.tried)) == ((), 0.0, 2)
     assert [o.test_loss for o in found.chosen] == [None, None]
     # Everything is compared with the baseline, so it must not diverge.
-    with pytest.raises(UserError, match="all settings diverged for pcvr · non-private"):
+    with pytest.raises(UserError, match="all settings diverged for pCVR · non-private"):
         choose([without[0]._replace(validation_loss=None), *diverged], ["l2_clip_norm"], may_diverge=True)
 
 

@@ -1,4 +1,4 @@
-"""The table of chosen settings names everything that was chosen or is not the default."""
+"""Tables behind a report: chosen settings, what varied, and scores of one kind in a column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dp_core.models.spec import DCNv2Spec, MLPSpec
 from tasks.privacy.choice_cost import ChoiceCost, choice_table
 from tasks.reporting.results import Outcome, choose
-from tasks.reporting.tables import settings_table
+from tasks.reporting.tables import settings_table, settings_that_varied
 from tasks.training.trial import Trial
 from tests.support.sweeps import baseline, of_labels, private
 
@@ -79,3 +79,36 @@ def test_one_training_in_a_cell_is_no_choice() -> None:
     assert (
         "among several trainings" in choice_table(results, {1: ChoiceCost(2, 9.0, None, random=False)}, audited).caption
     )
+
+
+def test_scores_of_different_kinds_have_columns_of_their_own() -> None:
+    found = []
+    for task in ("pctr", "pconvs"):
+        trials = (baseline(task=task), private(task=task))
+        found += [Outcome(trial, 0.2 + 0.01 * number, 0.25) for number, trial in enumerate(trials)]
+    results = choose(found)
+    table = settings_table(results, {result.trial.key: result.epsilon for result in results})
+    columns = list(table.columns)
+    ranked, counted = columns.index("test AUC"), columns.index("test Poisson log loss")
+    by_task = {row[0].text: (row[ranked].text, row[counted].text) for row in table.rows}
+    assert by_task == {"pCTR": ("0.7500", "–"), "pConvs": ("–", "0.2500")}
+
+
+def test_what_varied_and_what_did_not() -> None:
+    trials = [
+        *(baseline(task=task, seed=seed, optimizer="yogi") for task in ("pctr", "pcvr") for seed in (0, 1)),
+        *(private(task="pctr", epsilon=epsilon, l2_clip_norm=clip) for epsilon in (8.0, 1.0) for clip in (1.0, 3.0)),
+        private(task="pcvr", epsilon=1.0, l2_clip_norm=3.0),
+    ]
+    varied, fixed = ([tuple(cell.text for cell in row) for row in table.rows] for table in settings_that_varied(trials))
+    assert ("ε budget", "1, 8", "DP-SGD of pCTR") in varied
+    assert ("clip norm C", "1, 3", "DP-SGD of pCTR") in varied
+    assert ("seed", "0, 1", "non-private") in varied
+    assert ("clip norm C", "3", "DP-SGD of pCVR") in fixed
+    assert {("optimiser", "yogi", "non-private"), ("optimiser", "sgd", "DP-SGD")} <= set(fixed)
+    assert ("batch size", "100", "all") in fixed
+
+
+def test_settings_of_one_trial_did_not_vary() -> None:
+    (fixed,) = settings_that_varied([private()])
+    assert fixed.name == "fixed"

@@ -216,6 +216,12 @@ class TestLatest:
         assert names(tmp_path) == ["first", "latest", "second"]
         assert os.readlink(tmp_path / "latest") == "second", "relative, so that the home folder can be moved"
 
+    def test_links_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
+        for name, link in (("first", "latest"), ("second", "latest-smoke"), ("third", "latest-smoke")):
+            (tmp_path / name).mkdir()
+            point_latest_at(tmp_path / name, link)
+        assert (os.readlink(tmp_path / "latest"), os.readlink(tmp_path / "latest-smoke")) == ("first", "third")
+
     def test_survives_an_interrupted_call(self, tmp_path: Path) -> None:
         (tmp_path / f".latest.{os.getpid()}").symlink_to("nowhere")
         (tmp_path / "run").mkdir()

@@ -158,6 +158,6 @@ def test_a_group_has_a_name_for_a_person(prepared: Prepared) -> None:
     ]
     names = [group["name"] for group in in_groups(item(trial, number) for number, trial in enumerate(trials, 1))]
     assert names == [
-        "pcvr · DP-SGD · sgd · batch 2,048 · microbatch 4 · 1 trial",
-        "pcvr · without noise in training · sgd · batch 100 · 2 trials",
+        "pCVR · DP-SGD · sgd · batch 2,048 · microbatch 4 · 1 trial",
+        "pCVR · without noise in training · sgd · batch 100 · 2 trials",
     ]

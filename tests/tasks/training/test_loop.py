@@ -15,6 +15,7 @@ from tasks.data.prepared import Prepared
 from tasks.runtime.errors import UserError
 from tasks.training.loop import run_trial
 from tests.support.trials import (
+    TIMES,
     evidence_of,
     make_prepared,
     make_trial,
@@ -31,7 +32,7 @@ def prepared(own_home: Path, tmp_path: Path) -> Prepared:
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in ("seconds", "steps_per_second")}
+    return {key: value for key, value in record.items() if key not in TIMES}
 
 
 def test_a_private_trial_records_what_it_ran(prepared: Prepared) -> None:

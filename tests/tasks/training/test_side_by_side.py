@@ -18,12 +18,13 @@ from dp_core.models.spec import MLPSpec
 from dp_core.training.step import make_trainer
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
+from tasks.runtime.errors import Stopped
 from tasks.runtime.home import home
 from tasks.train import train
-from tasks.training.loop import Stopped, run_trial
+from tasks.training.loop import run_trial
 from tasks.training.side_by_side import first_alone, side_by_side, trials_at_once
 from tasks.training.trial import Trial
-from tests.support.trials import label_trial, make_prepared, make_trial, parameters_of, record_of
+from tests.support.trials import TIMES, label_trial, make_prepared, make_trial, parameters_of, record_of
 
 SECONDS = 30.0  # longer than any of these takes, unless something hangs
 
@@ -60,7 +61,7 @@ def group_of(trials: list[Trial], prepared: Prepared) -> dict[str, Any]:
 
 
 def results_of(trial: Trial) -> tuple[Any, dict[str, np.ndarray]]:
-    timeless = {key: value for key, value in record_of(trial).items() if key not in ("seconds", "steps_per_second")}
+    timeless = {key: value for key, value in record_of(trial).items() if key not in TIMES}
     return timeless, parameters_of(trial)
 
 
@@ -163,7 +164,9 @@ def test_an_error_stops_the_others_and_is_raised(
     stopped: list[str] = []
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
+    def failing(
+        trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool], watch: Any
+    ) -> None:
         if trial == first:
             assert all(event.wait(SECONDS) for event in begun.values())
             raise RuntimeError("the first one failed")
@@ -173,7 +176,7 @@ def test_an_error_stops_the_others_and_is_raised(
                 time.sleep(0.01)
         assert trial != fourth, "nothing begins after an error"
         try:
-            truly(trial, data, hardware=hardware, should_stop=should_stop)
+            truly(trial, data, hardware=hardware, should_stop=should_stop, watch=watch)
         except Stopped:
             stopped.append(trial.key)
             raise
@@ -202,14 +205,16 @@ def test_what_was_finished_beside_a_failure_is_kept(
     good, bad = make_trial(prepared), make_trial(prepared, seed=1)
     truly = tasks.train.run_trial
 
-    def failing(trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool]) -> None:
+    def failing(
+        trial: Trial, data: Prepared, *, hardware: Hardware, should_stop: Callable[[], bool], watch: Any
+    ) -> None:
         if trial == bad:
             deadline = time.monotonic() + SECONDS
             while not good.folder.exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             raise RuntimeError("bad")
-        truly(trial, data, hardware=hardware, should_stop=should_stop)
+        truly(trial, data, hardware=hardware, should_stop=should_stop, watch=watch)
 
     at_once(2, monkeypatch)
     with monkeypatch.context() as patch:

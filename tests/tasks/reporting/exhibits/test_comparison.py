@@ -154,7 +154,7 @@ def test_a_figure_draws_the_best_of_many_combinations() -> None:
     assert "sgd · 0.1 · C = 1" in figure.svg
     assert "yogi · 0.01 · C = 3" not in figure.svg
     few = compare(planted, columns=("optimizer", "learning_rate"))
-    assert few.figures[0].caption.startswith("Error bars")
+    assert "Error bars: one standard deviation over 4 seeds" in few.figures[0].caption
     assert "yogi · 0.01" in few.figures[0].svg
 
 

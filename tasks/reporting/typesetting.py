@@ -1,0 +1,36 @@
+"""How text becomes typography: minus signs, and code between backquotes."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# A hyphen before a number, unless it joins it to what stands before: a range, a date, a name or an exponent.
+_MINUS = re.compile(r"(?<![\w.)\]-])-(?=[\d.∞])")
+
+
+class Run(NamedTuple):
+    """A piece of text in one style."""
+
+    text: str
+    code: bool
+
+
+def typeset(text: str) -> str:
+    """Returns text with minus signs before negative numbers.
+
+    >>> typeset("-4.3 % to (-0.1), 2024-02-01, 1e-5, dcn-2")
+    '−4.3 % to (−0.1), 2024-02-01, 1e-5, dcn-2'
+    """
+    return _MINUS.sub("\N{MINUS SIGN}", text)
+
+
+def runs(text: str) -> list[Run]:
+    """Returns text cut at pairs of backquotes; what stands between them is code, and is left as it is.
+
+    >>> [(run.text, run.code) for run in runs("at -1 with `a: -1`")]
+    [('at −1 with ', False), ('a: -1', True)]
+    """
+    parts = text.split("`") if text.count("`") % 2 == 0 else [text]
+    found = [Run(part if number % 2 else typeset(part), bool(number % 2)) for number, part in enumerate(parts)]
+    return [run for run in found if run.text]
