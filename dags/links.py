@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink, get_current_context
 
 from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
+from tasks.runtime.mlflow_views import children_path, run_path
 from tasks.runtime.progress import note
 from tasks.training.items import PreparedDataset, read_plan
 
@@ -66,14 +67,13 @@ def data_card_link(dataset: str) -> TaskLink:
 def run_in_mlflow(run: str) -> str | None:
     """Returns the address of a planned run in MLflow, given its folder."""
     parent = read_plan(run)["parent"]
-    return _in_mlflow(f"experiments/{parent['experiment']}/runs/{parent['mlflow_run']}")
+    return _in_mlflow(run_path(parent["experiment"], parent["mlflow_run"]))
 
 
 def trials_in_mlflow(run: str) -> str | None:
     """Returns the address of the list of a planned run's trials in MLflow, given its folder."""
     parent = read_plan(run)["parent"]
-    query = urlencode({"searchFilter": f"tags.`mlflow.parentRunId` = '{parent['mlflow_run']}'"}, quote_via=quote)
-    return _in_mlflow(f"experiments/{parent['experiment']}/runs?{query}")
+    return _in_mlflow(children_path(parent["experiment"], parent["mlflow_run"]))
 
 
 def report_page(page: str) -> str | None:

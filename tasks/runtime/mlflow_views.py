@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tasks.runtime.home import short_hash
 
@@ -54,6 +55,12 @@ def run_path(experiment: str, run_id: str, artifact: str = "") -> str:
     """
     inside = f"/artifacts/{artifact}" if artifact else ""
     return f"experiments/{experiment}/runs/{run_id}{inside}?{_TRAINING}"
+
+
+def children_path(experiment: str, run_id: str) -> str:
+    """Returns the path of the table of the trials that were logged under a pipeline run."""
+    query = quote(f"tags.`mlflow.parentRunId` = '{run_id}'")
+    return f"experiments/{experiment}/runs?{_TRAINING}&searchFilter={query}"
 
 
 def experiment_path(experiment: str) -> str:

@@ -45,9 +45,9 @@ def addresses(home: Path, **servers: str) -> list[str | None]:
 def test_they_lead_to_the_servers_that_are_up(own_home: Path) -> None:
     up = {MLFLOW_AT: "http://127.0.0.1:5001", REPORTS_AT: "http://127.0.0.1:8090/"}
     run, trials, page, outside = addresses(own_home, **up)
-    assert run == "http://127.0.0.1:5001/#/experiments/3/runs/abc"
+    assert run == "http://127.0.0.1:5001/#/experiments/3/runs/abc?workflowType=machine_learning"
     assert trials == (
-        "http://127.0.0.1:5001/#/experiments/3/runs?searchFilter=tags.%60mlflow.parentRunId%60%20%3D%20%27abc%27"
+        "http://127.0.0.1:5001/#/experiments/3/runs?workflowType=machine_learning&searchFilter=tags.%60mlflow.parentRunId%60%20%3D%20%27abc%27"
     )
     assert page == "http://127.0.0.1:8090/clip_norm/r1/page.html"
     assert outside is None
@@ -57,7 +57,10 @@ def test_they_lead_to_the_servers_that_are_up(own_home: Path) -> None:
     ("environment", "run"),
     [
         ({}, None),
-        ({"MLFLOW_TRACKING_URI": "https://ml.example/"}, "https://ml.example/#/experiments/3/runs/abc"),
+        (
+            {"MLFLOW_TRACKING_URI": "https://ml.example/"},
+            "https://ml.example/#/experiments/3/runs/abc?workflowType=machine_learning",
+        ),
     ],
 )
 def test_without_servers_of_ours(own_home: Path, environment: dict[str, str], run: str | None) -> None:

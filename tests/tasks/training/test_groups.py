@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,24 @@ def test_nothing_is_lost_or_doubled_and_the_plans_order_is_kept(prepared: Prepar
     found = Counter(one["number"] for group in groups for one in group["items"])
     assert found == Counter(range(1, 201))
     for group in groups:
-        numbers = [one["number"] for one in group["items"]]
-        assert numbers == sorted(numbers)
-        assert len({program_of(trials[number - 1]) for number in numbers}) == 1
+        assert len(group["items"]) <= MOST_TRIALS_IN_A_GROUP
+        programs = [program_of(trials[one["number"] - 1]) for one in group["items"]]
+        assert [key for key, _ in groupby(programs)] == list(dict.fromkeys(programs)), "each stands together"
+        for program in set(programs):
+            numbers = [one["number"] for one, own in zip(group["items"], programs, strict=True) if own == program]
+            assert numbers == sorted(numbers)
     of_program = Counter(program_of(trial) for trial in trials)
     assert len(of_program) == 4
-    assert len(groups) == sum(-(-number // 24) for number in of_program.values())
+    assert len(groups) == sum(-(-number // 24) for number in of_program.values()), "they are too many to share"
     assert in_groups([]) == []
+
+
+def test_small_programs_share_a_group(prepared: Prepared) -> None:
+    """Seven programs of five trials: four fit into a group of 24."""
+    trials = [make_trial(prepared, batch_size=100 + size, seed=seed) for size in range(7) for seed in range(5)]
+    groups = in_groups(item(trial, number) for number, trial in enumerate(trials, 1))
+    assert [[one["number"] for one in group["items"]] for group in groups] == [[*range(1, 21)], [*range(21, 36)]]
+    assert [group["name"] for group in groups] == ["pCVR · DP-SGD · sgd · 20 trials", "pCVR · DP-SGD · sgd · 15 trials"]
 
 
 def test_a_group_has_a_name_for_a_person(prepared: Prepared) -> None:
@@ -157,7 +169,10 @@ def test_a_group_has_a_name_for_a_person(prepared: Prepared) -> None:
         label_trial(prepared),
     ]
     names = [group["name"] for group in in_groups(item(trial, number) for number, trial in enumerate(trials, 1))]
-    assert names == [
+    assert names == ["pCVR · sgd · 3 trials"]
+    alone = [in_groups([item(trial, 1)])[0]["name"] for trial in trials]
+    assert alone == [
         "pCVR · DP-SGD · sgd · batch 2,048 · microbatch 4 · 1 trial",
-        "pCVR · without noise in training · sgd · batch 100 · 2 trials",
+        "pCVR · without noise in training · sgd · batch 100 · 1 trial",
+        "pCVR · without noise in training · sgd · batch 100 · 1 trial",
     ]
