@@ -48,6 +48,9 @@ _NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
 _MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 240_000
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
+# Tolerance on the clip norm after a step. One example more or less in a batch of 2,048 changes it by 1e-4. Groups may
+# be so near to the clip norm that rounding decides whether they are counted; examples that are so near are avoided.
+_COUNTED, _GROUPED, _NEAR = 1e-5, 1e-3, 1e-4
 # By how much an example exceeds the clip norm of a run: from 10^-2.5 to 1 of it, in this many equal parts.
 _SMALLEST_MARGIN, _MARGINS = 2.5, 4
 # Relative distance of the two points that gradients are computed at, and the change between them that shows a kink.
@@ -63,6 +66,7 @@ class SingleStep(NamedTuple):
         step: The step number of that run.
         rows: Its number of rows with examples.
         clip_norm: The clip norm after the run with the largest deviation, as a multiple of the oracle's.
+        clip_norm_tolerance: How far that may be from 1.
         runs: Number of runs.
         examples: Number of distinct examples.
     """
@@ -72,6 +76,7 @@ class SingleStep(NamedTuple):
     step: int
     rows: int
     clip_norm: float
+    clip_norm_tolerance: float
     runs: int
     examples: int
 
@@ -85,7 +90,7 @@ class SingleStep(NamedTuple):
                 f"the program's {where} is not the oracle's ({part}): it deviates by {self.excess:.3g} times what "
                 "rounding explains"
             )
-        if not abs(self.clip_norm - 1) <= 1e-3:
+        if not abs(self.clip_norm - 1) <= self.clip_norm_tolerance:
             found.append(f"the clip norm after {where} is {self.clip_norm:.6g} times what the noisy count says")
         return found
 
@@ -203,6 +208,8 @@ class _Bench:
             # Runs take turns at how far the example exceeds the clip norm, so that none misses the small margins.
             margin = 10 ** -(_SMALLEST_MARGIN * (1 - (number % _MARGINS + rng.uniform()) / _MARGINS))
             clip_norm = float(np.float32(self.norms[chosen[0]] / (1 + margin)))
+        while np.any(np.abs(self.norms / clip_norm - 1) < _NEAR):
+            clip_norm = float(np.float32(clip_norm * (1 - 3 * _NEAR)))
         sizes = rng.normal(expected, expected**0.5), rng.uniform(1, 4), rng.uniform(1, capacity)
         size = int(np.clip(sizes[number % 3], 1, capacity))
         rows = np.full(capacity, -1)
@@ -269,13 +276,16 @@ class _Bench:
             step,
             int(np.sum(fill.examples >= 0)),
             float(after.l2_clip_norm) / next_norm,
+            _COUNTED if method.microbatch_size == 1 else _GROUPED,
             1,
             0,
         )
 
 
 def _worst(results: list[SingleStep], examples: int) -> SingleStep:
-    worst = max(results, key=lambda one: (not one.excess <= 1, abs(one.clip_norm - 1) > 1e-3, one.excess))
+    worst = max(
+        results, key=lambda one: (not one.excess <= 1, abs(one.clip_norm - 1) > one.clip_norm_tolerance, one.excess)
+    )
     return worst._replace(runs=len(results), examples=examples)
 
 

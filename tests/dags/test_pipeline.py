@@ -154,8 +154,9 @@ def test_a_second_run_finds_its_trials(smoke: tuple[Path, subprocess.CompletedPr
     assert "5 trials, 5" not in first.stdout
     assert {path: path.stat().st_mtime_ns for path in (home / "trials").glob("*/record.json")} == before
     assert table(home) == [row for row in rows if row["task"] == "pctr"]
-    _, children = nested_runs(home)
-    assert [child.data.tags["reused"] for child in children] == ["true"] * 5
+    parent, children = nested_runs(home)
+    assert children == [], "no trial is logged again"
+    assert "Compare the 5 trials" in parent.data.tags["mlflow.note.content"], "but the earlier ones are found"
     made = json.loads(second.stdout)
     assert set(made) == {"page", "markdown", "table"}
     assert all(Path(path).exists() for path in made.values())

@@ -61,9 +61,13 @@ def test_a_model_of_a_plugin_is_planned_trained_and_audited(tmp_path: Path) -> N
         file = here / "my.yaml"
         file.write_text("plugins: [my_wide_model]\n" + file.read_text())
         groups = planned("losses", epsilons=[8], seeds=1)["groups"]
-        group = next(group for group in groups if "wide" in group["items"][0]["name"])
+        items = [item for group in groups for item in group["items"] if "wide" in item["name"]]
         done = subprocess.run(
-            [sys.executable, "-c", AUDIT], input=json.dumps(train(group)), cwd=CHECKOUT, capture_output=True, text=True
+            [sys.executable, "-c", AUDIT],
+            input=json.dumps(train({"name": "wide", "items": items})),
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         [audited] = json.loads(done.stdout.splitlines()[-1])

@@ -29,7 +29,7 @@ class TestPlan:
     def test_untrained_trials_come_in_groups(
         self, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Every trial of the plan that is not trained yet is in the group of its program."""
+        """Every trial of the plan that is not trained yet is in a group, with the others of its program."""
         options = {"epsilons": [2.0], "seeds": 1, "tasks": ["pcvr"]}
         planned = self.planned(BOTH, tmp_path, monkeypatch, **options)
         written = read_plan(planned["run"])
@@ -39,7 +39,9 @@ class TestPlan:
         assert [item["number"] for item in written["items"]] == list(range(1, 12))
         grouped = [item for group in planned["groups"] for item in group["items"]]
         assert sorted(grouped, key=lambda item: item["number"]) == written["items"]
-        assert [len(group["items"]) for group in planned["groups"]] == [5, 6], "the baseline with LabelDP, and DP-SGD"
+        [group] = planned["groups"]
+        mechanisms = [item["trial"]["mechanism"] for item in group["items"]]
+        assert [name == "dp_sgd" for name in mechanisms] == [False] * 5 + [True] * 6, "the baseline with LabelDP first"
         assert (own_home / "runs" / "sweep" / "latest").resolve() == Path(planned["run"])
 
         trained = Trial.model_validate(written["items"][3]["trial"])

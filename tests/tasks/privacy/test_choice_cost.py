@@ -181,8 +181,8 @@ def test_the_table_has_a_row_for_each_private_result(own_home: Path) -> None:
     table = choice_table(results, costs, audited)
     assert as_csv(table).splitlines() == [
         "task,method,ε budget,ε of the run,trainings,composition,repeat-and-select,ε with the choice",
-        "pcvr,C = 1,1,0.980,2,2.000,1.500,2.000",
-        "pcvr,C = 2,1,0.990,2,2.500,–,2.500",
+        "pCVR,C = 1,1,0.980,2,2.000,1.500,2.000",
+        "pCVR,C = 2,1,0.990,2,2.500,–,2.500",
     ]
     assert [row[-1].strong for row in table.rows] == [True, True]
     assert "is the composition of all trainings" in table.caption

@@ -68,9 +68,17 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 def started(command: list[str], output: Path, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
     """Starts a program in its own process group, as a terminal does, and kills it and its children at the end."""
     with open(output, "wb") as file:
+        # Under nohup it is ignored, and a program that is started inherits that.
+        inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         process = subprocess.Popen(
-            command, cwd=CHECKOUT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=CHECKOUT,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+        signal.signal(signal.SIGHUP, inherited)
     try:
         yield process
     finally:
