@@ -86,7 +86,7 @@ class Laboratory:
         paths = jax.tree_util.tree_flatten_with_path(self.padded)[0]
         self.names = ["/".join(part.key for part in path) for path, _ in paths]
         self.ends = np.cumsum([leaf.size for _, leaf in paths])
-        self.zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
+        self.zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), self.padded)
         self.last_median = 0.0
         self._noise: dict[int, np.ndarray] = {}
 
@@ -225,11 +225,11 @@ class Laboratory:
 
     def other_key_test(self) -> NoiseTest:
         """Tests that another key, with one bit flipped, makes other noise."""
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self.padded)
         words = jax.random.key_data(self.key)
         other = jax.random.wrap_key_data(words.at[-1].set(words[-1] ^ 1), impl=jax.random.key_impl(self.key))
         return correlation_test(
-            ["a step", "that step with another key"], [self.noise(0), _flat(_draw(other, zeros, 0))]
+            ["a step", "that step with another key"],
+            [self.noise(0), np.asarray(_draw(other, self.zeros, np.int32(0)), np.float64)],
         )
 
     def _count_noise(self, step: int) -> float:

@@ -135,7 +135,14 @@ def _blame(comparison: Comparison) -> list[str]:
 
 
 def probe_step(
-    compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, data: tuple[np.ndarray, ...], *, seed: int
+    compiled: Compiled,
+    params: Any,
+    hyper: Hyperparameters,
+    key: jax.Array,
+    data: tuple[np.ndarray, ...],
+    *,
+    seed: int,
+    thorough: bool = True,
 ) -> Probe:
     """Measures a compiled step.
 
@@ -150,23 +157,24 @@ def probe_step(
         key: A noise key that no step of the run has used.
         data: (integers, categoricals, labels) of some training examples.
         seed: Chooses the rows that the examples are put into.
+        thorough: Whether to take many single steps, or a few because the program was measured before.
 
     Returns:
         The measurements.
     """
     # Numbers that are not finite make a comparison fail, which is what it is for.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _probed(Laboratory(compiled, jax.tree.map(np.asarray, params), hyper, key), data, seed)
+        return _probed(Laboratory(compiled, jax.tree.map(np.asarray, params), hyper, key), data, seed, thorough)
 
 
-def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int) -> Probe:
+def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int, thorough: bool) -> Probe:
     compiled, hyper = lab.compiled, lab.hyper
     comparisons = lab.compare(data, np.random.default_rng(seed))
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)
-    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2))
+    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2), thorough=thorough)
     if any(one.defects() for one in singles):
-        again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3))
+        again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3), thorough=thorough)
         # Blamed if a second choice shows it too, or if it is far more than rounding can do.
         singles = [
             one if not one.excess <= _FAR or not one.defects() else other

@@ -24,6 +24,7 @@ from dp_core.clipping.factors import clip_factor
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
+from dp_core.training.witness import quick_compilation
 
 # Rounding of a gradient in float32, relative to the sum of the absolute contributions to a coordinate. Sums over
 # thousands of rows in any order, through several layers, stay far below it.
@@ -82,7 +83,7 @@ def _gradients(method: Method) -> Any:
         logits: Any = method.model.apply({"params": params}, integers[None], categoricals[None])
         return example_loss(logits, label[None])[0]
 
-    return jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0, 0)))
+    return jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0, 0)), compiler_options=quick_compilation())
 
 
 def gradient_rounding(gradients: np.ndarray) -> np.ndarray:

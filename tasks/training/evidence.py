@@ -22,7 +22,7 @@ from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
 from dp_core.training.noise import noise_support
 from dp_core.training.step import Hyperparameters, TrainState
-from dp_core.training.witness import DispatchReport, checksum_of_state
+from dp_core.training.witness import DispatchReport, state_checksum
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence
@@ -32,6 +32,8 @@ from tasks.training.side_by_side import first_alone
 
 # Examples to probe with, and examples that they are chosen from.
 PROBED_EXAMPLES, SEARCHED_EXAMPLES = 256, 4096
+# Programs that were probed in this process. Trials of one program are probed each, but thoroughly only the first one.
+_thoroughly_probed: set[Compiled] = set()
 # Secret keys that are drawn to see that no two are the same.
 DRAWN_KEYS = 128
 
@@ -110,14 +112,6 @@ def gather_evidence(
     }
 
 
-_checksum_of_state = jax.jit(checksum_of_state)
-
-
-def state_checksum(state: TrainState) -> int:
-    """Returns the checksum of a state, as the compiled program reports it of its own."""
-    return int(_checksum_of_state(state))
-
-
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     """Measures the compiled step at the run's last parameters, on a few of its examples."""
     examples = run.data.examples
@@ -131,8 +125,13 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
+    parts = tuple(part[chosen] for part in searched)
     with first_alone(run.method, "probe", run.batches):
-        return probe_step(compiled, params, hyperparameters, key, tuple(part[chosen] for part in searched), seed=seed)
+        probe = probe_step(
+            compiled, params, hyperparameters, key, parts, seed=seed, thorough=compiled not in _thoroughly_probed
+        )
+    _thoroughly_probed.add(compiled)
+    return probe
 
 
 def _keys(run: TrialRun, progress: Progress) -> KeyEvidence:

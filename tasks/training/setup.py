@@ -20,7 +20,7 @@ from dp_core.sampling import Sampler, make_sampler
 from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
-from dp_core.training.witness import checksum_of_given, checksum_of_state
+from dp_core.training.witness import checksum_of_given, state_checksum
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared, Split
 from tasks.runtime.home import home
@@ -148,7 +148,7 @@ def set_up(
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
     progress.attempts.append({"step": progress.steps, "state": digest(placement.whole(state))})
-    progress.log.state = int(jax.jit(checksum_of_state)(state))
+    progress.log.state = state_checksum(state)
     _draw_once(progress, trial, randomness)
     entropy = progress.sampling_entropy or randomness.sampling_entropy
 

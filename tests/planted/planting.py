@@ -15,6 +15,7 @@ from dp_core.clipping.factors import CLIP_FACTORS
 from dp_core.clipping.layers import RULES
 from dp_core.training.optimizers import OPTIMIZERS
 from dp_core.training.step import make_trainer
+from tasks.training import evidence
 
 OURS = ("dp_core", "tasks")
 
@@ -55,5 +56,6 @@ def forget_programs() -> None:
     """Forgets the compiled trainers, so that no test runs a program of another's code."""
     make_trainer.cache_clear()
     step_oracle._gradients.cache_clear()
+    evidence._thoroughly_probed.clear()
     laboratory._draw.clear_cache()
     laboratory._draw_count.clear_cache()
