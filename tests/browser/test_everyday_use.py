@@ -32,6 +32,8 @@ THEIRS = (
     ("status of 400", f"{{airflow}}/api/v2/dags/{DAG}/dagRuns"),
     # MLflow's page asks who is logged in, which a server without accounts does not know.
     ("status of 404", "{mlflow}/ajax-api/2.0/mlflow/users/current"),
+    # MLflow's script changes a layout while the browser computes it, which the browser defers to the next frame.
+    ("ResizeObserver loop completed", "{mlflow}/static-files/static/js/"),
 )
 
 
@@ -144,13 +146,16 @@ def test_a_training_leads_to_its_runs_in_mlflow(session: Session) -> None:
     page = session.page
     page.goto(run_page(session, "tasks", "train", "mapped"))
     page.locator("tbody tr").filter(has_text="pCTR · ").get_by_role("link").first.click()
+    page.get_by_role("link", name="Details", exact=True).click()
     with page.expect_popup() as opened:
-        page.get_by_role("link", name="Trials in MLflow").click()
+        page.get_by_role("link", name="Trials in MLflow", exact=True).click()
     mlflow = opened.value
-    trials = mlflow.get_by_role("gridcell").get_by_role("link").filter(has_text=re.compile("pCTR|ε"))
-    trials.first.wait_for()
-    assert trials.count() == 5
-    trials.first.click()
+    runs = mlflow.locator(".ag-cell a[href*='/runs/']")
+    runs.first.wait_for()
+    # MLflow shows the trials below their parent, which it folds.
+    mlflow.locator(".ag-cell[col-id*='Run Name'] button").first.click()
+    expect(runs).to_have_count(6)
+    runs.nth(1).click()
     expect(mlflow).to_have_url(re.compile(r"/runs/[0-9a-f]{32}"))
     expect(mlflow.locator("body")).to_contain_text("test/log_loss")
     mlflow.close()
@@ -160,6 +165,7 @@ def test_a_report_shows_its_table_in_the_log_and_leads_to_its_page(session: Sess
     page = session.page
     page.goto(run_page(session, "tasks", "report"))
     expect(page.locator("body")).to_contain_text("Relative loss from ε = 1 to 10")
+    page.get_by_role("link", name="Details", exact=True).click()
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value
@@ -242,4 +248,4 @@ def test_no_console_has_an_error(session: Session) -> None:
 
 def is_theirs(session: Session, message: Message) -> bool:
     at = {"airflow": session.up.airflow, "mlflow": session.up.mlflow}
-    return any(text in message.text and message.about == about.format(**at) for text, about in THEIRS)
+    return any(text in message.text and message.about.startswith(about.format(**at)) for text, about in THEIRS)
