@@ -15,7 +15,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-servers effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
+.PHONY: help run test test-browser test-servers effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
 	lock
 
 help: ## list the targets
@@ -34,6 +34,11 @@ test: lint ## lint, type-check and test
 
 test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make up restarted during a run (about 10 minutes)
 	@SERVERS_RUNS='$(RUNS)' $(BIN)/python -m pytest -q -m servers tests/tasks/runtime/test_beside_servers.py
+
+
+test-browser: $(VENV)/installed $(VENV)-browser/installed ## use the product in Debian's chromium, as on a first day (about 5 minutes)
+	@command -v chromium >/dev/null || { echo 'error: chromium not found; install it, on Debian with: apt-get install chromium' >&2; exit 2; }
+	@$(VENV)-browser/bin/python -m pytest -s -v -c tests/browser/pytest.ini tests/browser
 
 effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all
@@ -88,4 +93,9 @@ $(VENV)/installed: requirements.lock
 	@echo 'installing into $(VENV) (once; about two minutes)'
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)-browser/installed: tests/browser/requirements.txt
+	@$(PYTHON) -m venv --clear $(VENV)-browser
+	@$(VENV)-browser/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	@touch $@

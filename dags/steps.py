@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ RETRIES: dict[str, Any] = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": datetime.timedelta(minutes=5),
 }
+# Airflow gives a printed line the time at which another process reads it, and shows a log in the order of times.
+# Without a pause, the last lines of a step (the report's table) stand after the task's end, folded away with others.
+_UNTIL_READ_SECONDS = 0.2
 # A task of a DAG. Steps print what a person reads; the values that they hand on are in the task's XComs.
 step_task = functools.partial(task, show_return_value_in_logs=False)
 
@@ -33,3 +37,5 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
         if may_pass(error):
             raise
         raise AirflowFailException(str(error)) from error
+    finally:
+        time.sleep(_UNTIL_READ_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tasks.config.loading import config_path, load_config
+from tasks.runtime.airflow_api import AirflowApi, NoAnswer
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
@@ -21,6 +23,7 @@ from tasks.runtime.running_servers import Addresses, as_the_running_servers
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
+_DAGS_SECONDS = 30
 
 
 class Ports(NamedTuple):
@@ -93,11 +96,26 @@ def _start(programs: Programs, at: Addresses, ports: Ports, host: str) -> None:
         environment,
         end_children_with=signal.SIGKILL,
     )
+    _wait_for_dags(programs, at)
     user, password = login()
     say(f"Reports  {at.reports}")
     say(f"Airflow  {at.airflow}   user {user}, password {password}")
     say(f"MLflow   {at.mlflow}")
     say("Ctrl-C stops all")
+
+
+def _wait_for_dags(programs: Programs, at: Addresses) -> None:
+    """Waits until Airflow lists the pipelines: its page of DAGs does not refresh itself while it is empty.
+
+    It does not wait for long. If a DAG cannot be read, Airflow's pages say why.
+    """
+    api, deadline = AirflowApi(at.airflow), time.monotonic() + _DAGS_SECONDS
+    while time.monotonic() < deadline:
+        programs.check_alive()
+        with contextlib.suppress(NoAnswer, UserError):
+            if {dag["dag_id"] for dag in api.get("dags", limit="1000")["dags"]} >= set(load_config().pipelines):
+                return
+        time.sleep(0.5)
 
 
 def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
