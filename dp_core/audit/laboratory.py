@@ -33,6 +33,8 @@ from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_t
 _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 # Minimum number of noise draws to test, and the most steps to draw them in.
 _NOISE_DRAWS, _MOST_NOISY_STEPS, _COUNT_DRAWS = 250_000, 4096, 4096
+# The same for a program that was measured before.
+_FEW_NOISE_DRAWS, _FEW_NOISY_STEPS = 80_000, 3
 
 
 class Compiled(NamedTuple):
@@ -77,7 +79,10 @@ class Comparison(NamedTuple):
 class Laboratory:
     """Runs the compiled program and the oracle on the same batches."""
 
-    def __init__(self, compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array) -> None:
+    def __init__(
+        self, compiled: Compiled, params: Any, hyper: Hyperparameters, key: jax.Array, *, thorough: bool = True
+    ) -> None:
+        self.thorough = thorough
         self.compiled, self.method, self.key = compiled, compiled.method, key
         self.hyper, self.params = hyper, params
         self.trainer = make_trainer(compiled.method)
@@ -111,12 +116,13 @@ class Laboratory:
         late = int(0.9 * float(self.hyper.total_steps))
         quiet = self.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)
         count = len(norms)
+        noisy_steps = self.compiled.steps if self.thorough else min(_FEW_NOISY_STEPS, self.compiled.steps)
         return [
             self._run(
                 "sparse", examples, [sparse(shape, size, count, rng) for _ in range(most)], quiet, half, late // 2
             ),
             self._run("full", examples, [full(shape, size, count, rng)], quiet, min(clip_norm, half), late // 3),
-            self._run("noise", examples, [empty(shape, size)] * self.compiled.steps, self.hyper, clip_norm, 0),
+            self._run("noise", examples, [empty(shape, size)] * noisy_steps, self.hyper, clip_norm, 0),
             self._run(
                 "whole",
                 examples,
@@ -219,7 +225,8 @@ class Laboratory:
 
     def noise_by_name(self) -> dict[str, np.ndarray]:
         """Returns the noise of several steps by the name of the parameter, each of shape (steps, coordinates)."""
-        steps = int(np.clip(-(-_NOISE_DRAWS // self.ends[-1]), 3, _MOST_NOISY_STEPS))
+        wanted = _NOISE_DRAWS if self.thorough else _FEW_NOISE_DRAWS
+        steps = int(np.clip(-(-wanted // self.ends[-1]), _FEW_NOISY_STEPS, _MOST_NOISY_STEPS))
         drawn = np.stack([self.noise(step) for step in range(steps)])
         return dict(zip(self.names, np.split(drawn, self.ends[:-1], axis=1), strict=True))
 

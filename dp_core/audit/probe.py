@@ -157,29 +157,25 @@ def probe_step(
         key: A noise key that no step of the run has used.
         data: (integers, categoricals, labels) of some training examples.
         seed: Chooses the rows that the examples are put into.
-        thorough: Whether to take many single steps, or a few because the program was measured before.
+        thorough: Whether to take single steps and to look at every step of a dispatch. Not needed again for a program
+            that was measured with other numbers before.
 
     Returns:
         The measurements.
     """
     # Numbers that are not finite make a comparison fail, which is what it is for.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _probed(Laboratory(compiled, jax.tree.map(np.asarray, params), hyper, key), data, seed, thorough)
+        return _probed(
+            Laboratory(compiled, jax.tree.map(np.asarray, params), hyper, key, thorough=thorough), data, seed
+        )
 
 
-def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int, thorough: bool) -> Probe:
+def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int) -> Probe:
     compiled, hyper = lab.compiled, lab.hyper
     comparisons = lab.compare(data, np.random.default_rng(seed))
     if any(not one.excess <= 1 for one in comparisons):
         comparisons = lab.compare(data, np.random.default_rng(seed + 1), stretch=1.0)
-    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 2), thorough=thorough)
-    if any(one.defects() for one in singles):
-        again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 3), thorough=thorough)
-        # Blamed if a second choice shows it too, or if it is far more than rounding can do.
-        singles = [
-            one if not one.excess <= _FAR or not one.defects() else other
-            for one, other in zip(singles, again, strict=True)
-        ]
+    singles = _single_steps(lab, data, seed + 2) if lab.thorough else []
     noise = lab.noise_by_name()
     tests = [*noise_tests(noise), lab.other_key_test()]
     if clip_factor(compiled.method.clipping).adaptive:
@@ -197,6 +193,17 @@ def _probed(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int, thorough: 
         factor_bound=factor_bound,
         factor_difference=factor_difference,
     )
+
+
+def _single_steps(lab: Laboratory, data: tuple[np.ndarray, ...], seed: int) -> list[SingleStep]:
+    singles = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed))
+    if not any(one.defects() for one in singles):
+        return singles
+    again = compare_single_steps(lab, Examples(*data), np.random.default_rng(seed + 1))
+    # Blamed if a second choice shows it too, or if it is far more than rounding can do.
+    return [
+        one if not one.excess <= _FAR or not one.defects() else other for one, other in zip(singles, again, strict=True)
+    ]
 
 
 def _factor_errors(clipping: str, clip_norms: Sequence[float]) -> tuple[float, float]:

@@ -46,8 +46,6 @@ _MOST_NUMBERS = 12_000_000
 _NUMBERS_OF_EXAMPLES = (256, 128, 64, 32, 16, 8)
 # Number of runs for small models; fewer for large ones, so that they move this many coordinates together.
 _MOST_RUNS, _FEWEST_RUNS, _MOVED = 32, 4, 240_000
-# Number of runs where the same program was measured before.
-_RUNS_AGAIN = 3
 _OTHER_COORDINATES = 1000
 _MOVE = 0.05
 # Tolerance on the clip norm after a step. One example more or less in a batch of 2,048 changes it by 1e-4. Groups may
@@ -105,16 +103,13 @@ class _Compact(NamedTuple):
     columns: np.ndarray
 
 
-def compare_single_steps(
-    lab: Laboratory, data: Examples, rng: np.random.Generator, *, thorough: bool
-) -> list[SingleStep]:
+def compare_single_steps(lab: Laboratory, data: Examples, rng: np.random.Generator) -> list[SingleStep]:
     """Runs the program and the oracle on many single steps.
 
     Args:
         lab: The laboratory, which has the program and its parameters.
         data: Training examples, those that should be looked at first.
         rng: Chooses steps, sizes, rows and clip norms.
-        thorough: Whether to take as many steps as the model's size allows, or only a few.
     """
     if lab.method.optimizer not in ORACLES:
         # An optimiser that is compared with itself needs whole arrays. The probe's other runs look at it.
@@ -132,7 +127,7 @@ def compare_single_steps(
     columns = np.concatenate([compact.columns, others])
     gradients = np.pad(gradients[usable], ((0, 0), (0, len(others)))).astype(np.float32)
     bench = _Bench(lab, Examples(*(part[usable] for part in examples)), gradients, norms[usable], columns)
-    runs = int(np.clip(_MOVED // lab.ends[-1], _FEWEST_RUNS, _MOST_RUNS)) if thorough else _RUNS_AGAIN
+    runs = int(np.clip(_MOVED // lab.ends[-1], _FEWEST_RUNS, _MOST_RUNS))
     return [bench.with_examples(runs if lab.method.microbatch_size == 1 else min(runs, 8), rng), bench.noise(runs, rng)]
 
 
@@ -193,7 +188,7 @@ class _Bench:
         return _worst(
             [
                 self._run("noise", lab.hyper, step, clip_norm, fill, nothing, nothing, 0)
-                for step in _steps(lab.hyper, max(min(runs, _FEWEST_RUNS), runs // 2), rng)
+                for step in _steps(lab.hyper, max(_FEWEST_RUNS, runs // 2), rng)
             ],
             0,
         )
