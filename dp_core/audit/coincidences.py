@@ -79,7 +79,13 @@ def most_frequent(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int]
     if not len(first):
         return 0, 0, 0
     base = int(max(first.max(), second.max())) + 1
-    codes = np.sort(np.minimum(first, second).astype(np.int64) * base + np.maximum(first, second))
+    # Sorting four bytes per code is twice as fast as eight, and counting is faster where there are few codes.
+    kind = np.int32 if base * base < 2**31 else np.int64
+    codes = np.minimum(first, second).astype(kind) * kind(base) + np.maximum(first, second).astype(kind)
+    if base * base <= 4 * len(codes):
+        counts = np.bincount(codes)
+        return (*divmod(int(counts.argmax()), base), int(counts.max()))
+    codes.sort()
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     lengths = np.diff(np.append(starts, len(codes)))
     best = int(lengths.argmax())

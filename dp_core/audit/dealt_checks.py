@@ -32,7 +32,7 @@ def _dealer(batches: Batches) -> tuple[EpochSampler, int, int, int]:
 def check_once_an_epoch(batches: Batches, level: float) -> str | None:
     """Tests that no watched example is in two batches of an epoch, and with balls in bins that none is in no batch."""
     sampler, bins, whole, _ = _dealer(batches)
-    table = batches.participations()
+    table = batches.participations
     times = np.bincount(
         table.steps // bins * table.examples + table.of, minlength=sampler.epochs(batches.steps) * table.examples
     )
@@ -158,7 +158,7 @@ def check_epochs(batches: Batches, level: float) -> str | None:
     batch with probability at most batch size/(N − k). So counts of few enough examples are bounded by a binomial law.
     """
     sampler, bins, whole, _ = _dealer(batches)
-    table = batches.participations()
+    table = batches.participations
     shuffled = isinstance(sampler, ShuffledSampler)
     examples = min(table.examples, max(1, sampler.examples // 16)) if shuffled else table.examples
     table = table.part(whole * bins, examples)
@@ -186,7 +186,7 @@ def check_epochs(batches: Batches, level: float) -> str | None:
 def check_pairs_of_examples(batches: Batches, level: float) -> str | None:
     """Tests the largest number of batches that two watched examples were in together."""
     sampler, _, _, _ = _dealer(batches)
-    table, first, second = common_steps(batches.participations(), batches.probability)
+    table, first, second = common_steps(batches.participations, batches.probability)
     epochs = sampler.epochs(table.number_of_steps)
     return pair_defect(table, most_frequent(first, second)[2], epochs, batches.probability, level)
 

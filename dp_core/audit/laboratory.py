@@ -111,7 +111,7 @@ class Laboratory:
         self.last_median = float(np.median(clippable)) if len(clippable) else 0.0
         half = 0.5 * self.last_median or clip_norm
         shape, size = self.compiled.shape, self.method.microbatch_size
-        most = min(2, self.compiled.steps)
+        most = min(2 if self.thorough else 1, self.compiled.steps)
         # At the very end of the schedule float32 knows the rate to a few digits only.
         late = int(0.9 * float(self.hyper.total_steps))
         quiet = self.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)

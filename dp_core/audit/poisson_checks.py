@@ -6,9 +6,10 @@ wrong, or None. Tests that look at many counts divide the rate by their number.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
@@ -19,7 +20,8 @@ from dp_core.audit.sampling_counts import SamplingCounts, block_edges, class_siz
 from dp_core.sampling import EpochSampler, Sampler
 
 
-class Batches(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Batches:
     """The counts of a run's batches, and the sampler that is stated for them."""
 
     sampler: Sampler
@@ -45,9 +47,16 @@ class Batches(NamedTuple):
         edges = block_edges(self.sampler.examples)
         return f"examples {edges[block]:,} to {edges[block + 1] - 1:,}"
 
+    @functools.cached_property
     def participations(self) -> Participations:
+        """The participations of the watched examples."""
         steps, of = self.counts.participations()
         return Participations(steps, of, self.steps, len(self.counts.watched_numbers()))
+
+    @functools.cached_property
+    def in_common(self) -> tuple[Participations, np.ndarray, np.ndarray]:
+        """The pairs of steps that have a watched example in common."""
+        return common_examples(self.participations, self.probability)
 
 
 Check = Callable[[Batches, float], str | None]
@@ -90,7 +99,7 @@ def check_sizes(batches: Batches, level: float) -> str | None:
 
 def check_participations(batches: Batches, level: float) -> str | None:
     """Tests for every number c how many watched examples were in at most c batches."""
-    steps, q, table = batches.steps, batches.probability, batches.participations()
+    steps, q, table = batches.steps, batches.probability, batches.participations
     counts = table.counts()
     below = stats.binom.cdf(np.arange(steps + 1), steps, q)
     # What is less likely than this for one example is too unlikely for any of them.
@@ -172,7 +181,7 @@ def check_lags(batches: Batches, level: float) -> str | None:
     of the participations that come back has a binomial law.
     """
     q = batches.probability
-    table, first, second = common_examples(batches.participations(), q)
+    table, first, second = batches.in_common
     steps = table.number_of_steps
     if steps < 2:
         return None
@@ -220,7 +229,7 @@ def check_equal_batches(batches: Batches, level: float) -> str | None:
 def check_pairs_of_steps(batches: Batches, level: float) -> str | None:
     """Tests the largest number of watched examples that two batches have in common."""
     q = batches.probability
-    table, first, second = common_examples(batches.participations(), q)
+    table, first, second = batches.in_common
     one, other, common = most_frequent(first, second)
     pairs = table.number_of_steps * (table.number_of_steps - 1) / 2
     if common <= table.examples * q * q or pairs * chernoff_chance(common, table.examples, q * q) >= level:
@@ -234,7 +243,7 @@ def check_pairs_of_steps(batches: Batches, level: float) -> str | None:
 def check_pairs_of_examples(batches: Batches, level: float) -> str | None:
     """Tests the largest number of batches that two watched examples were in together."""
     q = batches.probability
-    table, first, second = common_steps(batches.participations(), q)
+    table, first, second = common_steps(batches.participations, q)
     return pair_defect(table, most_frequent(first, second)[2], table.number_of_steps, q * q, level)
 
 

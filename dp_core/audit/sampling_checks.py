@@ -57,7 +57,8 @@ def sampling_defects(
     if not counts.steps:
         return defects
     checks = next(checks for kind, checks in _CHECKS.items() if isinstance(sampler, kind))
-    found = (check(Batches(sampler, counts), false_alarm_rate) for check in checks)
+    batches = Batches(sampler, counts)
+    found = (check(batches, false_alarm_rate) for check in checks)
     return [*defects, *(defect for defect in found if defect is not None)]
 
 
