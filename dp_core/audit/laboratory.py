@@ -98,7 +98,7 @@ class Laboratory:
     def compare(
         self, data: tuple[np.ndarray, ...], rng: np.random.Generator, *, stretch: float = 30.0
     ) -> list[Comparison]:
-        """Returns the four comparisons, on examples and rows chosen by ``rng``."""
+        """Returns the comparisons, on examples and rows chosen by ``rng``: all four, or only those with noise."""
         examples = probe_examples(data, self.method.task, rng, stretch=stretch)
         gradients = per_example_gradients(self.method, self.params, examples)
         norms = np.linalg.norm(gradients, axis=1)
@@ -117,16 +117,20 @@ class Laboratory:
         quiet = self.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)
         count = len(norms)
         noisy_steps = self.compiled.steps if self.thorough else min(_FEW_NOISY_STEPS, self.compiled.steps)
+        comparisons = []
+        if self.thorough:
+            few = [sparse(shape, size, count, rng) for _ in range(most)]
+            comparisons = [
+                self._run("sparse", examples, few, quiet, half, late // 2),
+                self._run("full", examples, [full(shape, size, count, rng)], quiet, min(clip_norm, half), late // 3),
+            ]
         return [
-            self._run(
-                "sparse", examples, [sparse(shape, size, count, rng) for _ in range(most)], quiet, half, late // 2
-            ),
-            self._run("full", examples, [full(shape, size, count, rng)], quiet, min(clip_norm, half), late // 3),
+            *comparisons,
             self._run("noise", examples, [empty(shape, size)] * noisy_steps, self.hyper, clip_norm, 0),
             self._run(
                 "whole",
                 examples,
-                [full(shape, size, count, rng, share=share) for share in (1.0, 0.5)][-most:],
+                [full(shape, size, count, rng, share=share) for share in (1.0, 0.5)][:most],
                 self.hyper,
                 clip_norm,
                 late,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +23,9 @@ from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
 from dp_core.training.witness import checksum_of_given, state_checksum
+from tasks.config.dataset import TaskName
 from tasks.config.loading import Hardware
-from tasks.data.prepared import Prepared, Split
+from tasks.data.prepared import Prepared, Split, open_prepared
 from tasks.runtime.home import home
 from tasks.runtime.memory import keep_freed_memory
 from tasks.runtime.progress import say
@@ -175,12 +178,22 @@ def set_up(
         hyperparameters=hyperparameters,
         initial_params=params,
         batches=plan_batches(hardware, method.model, params, prepared, sampler, placement),
-        row_hashes=row_hashes(data.trained_on.integers, data.trained_on.categoricals, data.trained_on.labels),
+        row_hashes=_row_hashes(prepared.path, trial.task) if data.trained_on is examples else _hashed(data.trained_on),
         given=int(jax.jit(checksum_of_given, static_argnums=0)(method, randomness.noise_key, hyperparameters)),
         randomness=randomness,
         checkpoint=checkpoint,
     )
     return run, state, progress
+
+
+@functools.lru_cache(maxsize=4)
+def _row_hashes(folder: Path, task: TaskName) -> np.ndarray:
+    """Returns the hash of every training example, which the trials of a dataset share."""
+    return _hashed(open_prepared(folder).split("train", task))
+
+
+def _hashed(split: Split) -> np.ndarray:
+    return row_hashes(split.integers, split.categoricals, split.labels)
 
 
 def _method(trial: Trial, model: AdModel, placement: Placement) -> Method:

@@ -25,6 +25,7 @@ from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
 from tests.planted.audited import audited, findings, private_trial
 from tests.planted.bugs import BUGS as FIRST_BUGS
+from tests.planted.bugs import STEP
 from tests.planted.more_bugs import MORE_BUGS
 from tests.planted.planting import plant
 from tests.support.trials import make_prepared
@@ -69,6 +70,21 @@ def test_a_planted_bug_is_found(prepared: Prepared, planted: pytest.MonkeyPatch,
     plant(planted, bug.where, bug.old, bug.new)
     trial = private_trial(prepared, seed=30, **bug.changes)
     assert bug.says in findings(audited(trial, prepared, physical_batch_size=bug.physical_batch_size))
+
+
+def test_a_program_that_was_probed_is_probed_with_the_numbers_of_every_trial(
+    prepared: Prepared, planted: pytest.MonkeyPatch
+) -> None:
+    """The bug shows at the second trial's clip norm alone. Both have one compiled program."""
+    plant(
+        planted,
+        f"{STEP}:noisy_update",
+        "jnp.where(hyper.noise_multiplier > 0, deviation",
+        "jnp.where((hyper.noise_multiplier > 0) & (state.l2_clip_norm < 0.3), deviation",
+    )
+    assert audited(private_trial(prepared, seed=33), prepared)["findings"] == []
+    found = findings(audited(private_trial(prepared, seed=33, l2_clip_norm=0.4), prepared))
+    assert "the step without examples does not add the noise" in found
 
 
 RESTORE = "tasks.training.checkpoint:Checkpoint.restore"
