@@ -79,7 +79,7 @@ def make_up(home: Path, ports: Ports, output: Path) -> Iterator[Up]:
     with open(output, "wb") as file:
         process = subprocess.Popen(
             # Shells let programs that they start in the background ignore SIGINT, and so would ours.
-            ["env", "--default-signal=INT", "make", "up", *given],
+            ["env", "--default-signal=INT", "make", "--no-print-directory", "up", *given],
             cwd=CHECKOUT,
             env=environment(home),
             stdout=file,
@@ -120,7 +120,7 @@ def make_run(home: Path, **choices: str) -> Ran:
 
     The time begins where the DAG is started: before, a first run sets up Airflow's database, once for a home folder.
     """
-    command = ["make", "run", *(f"{name}={value}" for name, value in choices.items())]
+    command = ["make", "--no-print-directory", "run", *(f"{name}={value}" for name, value in choices.items())]
     lines, start = [], time.monotonic()
     with subprocess.Popen(
         command, cwd=CHECKOUT, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

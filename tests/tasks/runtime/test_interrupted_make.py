@@ -59,7 +59,7 @@ def lines_after(command: list[str], folder: Path, number: signal.Signals) -> lis
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="make is watched through /proc")
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_is_interrupted(tmp_path: Path) -> None:
-    assert lines_after(["make", "run"], tmp_path, signal.SIGINT) == ["started", "interrupted"]
+    assert lines_after(["make", "--no-print-directory", "run"], tmp_path, signal.SIGINT) == ["started", "interrupted"]
 
 
 def test_the_program_itself_is_interrupted_once(tmp_path: Path) -> None:
