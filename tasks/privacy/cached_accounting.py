@@ -186,7 +186,7 @@ def remembered(answer: Callable[..., Any], /, **asked: Any) -> Any:
     if answer.__closure__ or inspect.ismethod(answer):
         raise TypeError(f"{answer.__qualname__} sees more than its arguments: its answers must not be cached")
     question = {"of": f"{answer.__module__}.{answer.__qualname__}", "asked": _plain(asked)}
-    key = short_hash([version("dp-accounting"), code_version(_module_of(answer)), question])
+    key = short_hash([_accounting_version(), code_version(_module_of(answer)), question])
     path = home() / "cache" / "accounting" / f"{key}.json"
     if path.exists():
         return _from_json(read_json(path, alone=True)["answer"])
@@ -221,6 +221,11 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_json(item) for item in value]
     return math.inf if value == "inf" else value
+
+
+@functools.cache
+def _accounting_version() -> str:
+    return version("dp-accounting")
 
 
 @functools.cache

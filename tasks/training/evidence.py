@@ -118,18 +118,18 @@ def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:
     # Every trial looks at other examples, so that a sweep looks at many.
     seed = int(run.trial.key, 16) % 2**32
     rng = np.random.default_rng(seed)
-    rows = rng.choice(len(examples), min(SEARCHED_EXAMPLES, len(examples)), replace=False)
-    searched = examples.take(np.sort(rows))
-    chosen = unusual_first(searched[1], rng)[:PROBED_EXAMPLES]
     compiled = Compiled(run.method, run.batches.shape, run.batches.steps_per_dispatch)
+    thorough = compiled not in _thoroughly_probed
+    wanted = SEARCHED_EXAMPLES if thorough else PROBED_EXAMPLES
+    parts = examples.take(np.sort(rng.choice(len(examples), min(wanted, len(examples)), replace=False)))
+    if thorough:
+        chosen = unusual_first(parts[1], rng)[:PROBED_EXAMPLES]
+        parts = tuple(part[chosen] for part in parts)
     hyperparameters = Hyperparameters(*map(float, run.hyperparameters))._replace(l2_clip_norm=l2_clip_norm)
     # A key that no step of the run has used.
     key = jax.random.fold_in(run.randomness.noise_key, 2**31 - 1)
-    parts = tuple(part[chosen] for part in searched)
     with first_alone(run.method, "probe", run.batches):
-        probe = probe_step(
-            compiled, params, hyperparameters, key, parts, seed=seed, thorough=compiled not in _thoroughly_probed
-        )
+        probe = probe_step(compiled, params, hyperparameters, key, parts, seed=seed, thorough=thorough)
     _thoroughly_probed.add(compiled)
     return probe
 
