@@ -30,23 +30,44 @@ _ROWS_OF_A_TILE = 2048
 
 
 def encode_rows(
-    parts: Sequence[Part], encoder: Encoder, layout: Layout, *, earlier: EarlierRows | None, scratch: Path
+    groups: Sequence[Sequence[Part]], encoder: Encoder, layout: Layout, *, earlier: EarlierRows | None, scratch: Path
 ) -> dict[int, list[float]]:
-    """Writes the arrays of a layout. Returns the label sums by day, empty if rows have no times."""
-    dataset, unit = parts[0].dataset, parts[0].summary["time_unit"]
+    """Writes the arrays of a layout, the rows of each group of parts in the order of time, one group after the other.
+
+    Rows of ``earlier`` are the first of the first group. Returns the label sums by day, empty if rows have no times.
+    """
+    parts = [part for group in groups for part in group]
+    unit = parts[0].summary["time_unit"]
     layout.allocate()
-    copied = _copy(earlier.layout, layout) if earlier else 0
-    blocks = [block for part in parts[earlier.parts if earlier else 0 :] for block in part.blocks()]
-    labels = _following_labels(dataset, parts, unit, scratch)
-    times = [block.times() for block in blocks] if dataset.time_column else []
+    labels = following_labels(parts[0].dataset, parts, unit, scratch)
+    first_row = _copy(earlier.layout, layout) if earlier else 0
+    days = [earlier.by_day] if earlier else []
+    for number, group in enumerate(groups):
+        new = group[earlier.parts :] if earlier and not number else group
+        blocks = [block for part in new for block in part.blocks()]
+        days += _encode_group(blocks, encoder, labels, unit, layout, first_row, scratch / f"group {number}")
+        first_row += sum(block.rows for block in blocks)
+    return summed_days(days)
+
+
+def _encode_group(
+    blocks: list[ParsedBlock],
+    encoder: Encoder,
+    labels: dict[Path, list[Path]],
+    time_unit: str,
+    layout: Layout,
+    first_row: int,
+    scratch: Path,
+) -> list[dict[int, list[float]]]:
+    """Writes the rows of blocks in the order of time, starting at ``first_row``. Returns their label sums by day."""
+    times = [block.times() for block in blocks if block.dataset.time_column]
     if is_in_order(times):
-        days = _encode_blocks(blocks, encoder, labels, unit, layout, copied)
-    else:
-        unsorted = layout._replace(folder=scratch, splits=(("all", layout.rows - copied),))
-        unsorted.allocate()
-        days = _encode_blocks(blocks, encoder, labels, unit, unsorted, 0)
-        _sort(blocks, times, unsorted, layout, copied)
-    return summed_days([*days, *([earlier.by_day] if earlier else [])])
+        return _encode_blocks(blocks, encoder, labels, time_unit, layout, first_row)
+    unsorted = layout._replace(folder=scratch, splits=(("all", sum(block.rows for block in blocks)),))
+    unsorted.allocate()
+    days = _encode_blocks(blocks, encoder, labels, time_unit, unsorted, 0)
+    _sort(blocks, times, unsorted, layout, first_row)
+    return days
 
 
 def _copy(source: Layout, layout: Layout) -> int:
@@ -80,7 +101,7 @@ def _encode_blocks(
     return days
 
 
-def _following_labels(dataset: Dataset, parts: Sequence[Part], time_unit: str, folder: Path) -> dict[Path, list[Path]]:
+def following_labels(dataset: Dataset, parts: Sequence[Part], time_unit: str, folder: Path) -> dict[Path, list[Path]]:
     """Counts following events; returns for each block a file of counts per kind of event."""
     blocks = [block for part in parts for block in part.all_blocks()]
     files: dict[Path, list[Path]] = {block.file: [] for block in blocks}
@@ -127,6 +148,15 @@ def _encode_block(
     layout.write("integers", first_row, _stacked(integers, block.rows, np.float32))
     ids = [encoder.ids(position, tokens)[indices] for position, (indices, tokens) in enumerate(block.tokens())]
     layout.write("categoricals", first_row, _stacked(ids, block.rows, np.int32))
+    labels = block_labels(block, counts)
+    for task, values in labels.items():
+        layout.write(f"label_{task}", first_row, values)
+    return label_sums_by_day(block.times(), time_unit, labels) if dataset.time_column else {}
+
+
+def block_labels(block: ParsedBlock, counts: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Returns the labels of a block's rows by task; ``counts`` are its files of ``following_labels``."""
+    batch, dataset = block.load(), block.dataset
     labels: dict[str, np.ndarray] = {}
     for task, label in dataset.labels.items():
         if label.following is None:
@@ -134,8 +164,7 @@ def _encode_block(
         else:
             values = np.load(counts[dataset.following.index(label.following)])
             labels[task] = values if label.kind == "count" else (values > 0).astype(np.float32)
-        layout.write(f"label_{task}", first_row, labels[task])
-    return label_sums_by_day(block.times(), time_unit, labels) if dataset.time_column else {}
+    return labels
 
 
 def _stacked(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 from tasks.config.dataset import Dataset
 from tasks.data.schema import Schema, VocabularyFacts, VocabularyOrigin
@@ -24,6 +24,26 @@ class _Saved(TypedDict):
     fitted_on: str
     description: VocabularyFacts
     origin: VocabularyOrigin
+
+
+class VocabularyKeeper(Protocol):
+    """Knows which vocabulary a preparation reuses, and keeps a new one for later."""
+
+    # The cache key of the kept vocabulary; None if the dataset does not keep one.
+    fitted_on: str | None
+
+    @property
+    def file(self) -> Path | None: ...
+
+    @property
+    def description(self) -> VocabularyFacts: ...
+
+    @property
+    def origin(self) -> VocabularyOrigin | None: ...
+
+    def check(self, examples: int) -> None: ...
+
+    def save(self, folder: Path) -> None: ...
 
 
 class KeptVocabulary:
@@ -44,7 +64,7 @@ class KeptVocabulary:
         self.fitted_on: str | None = None
         if not self._keeps:
             return
-        self._these_files = short_hash([(str(file.path), file.size, file.modified) for file in files])
+        self._these_files = short_hash([file.identity for file in files])
         self.fitted_on = self._these_files
         if self._pointer.exists() and not refit:
             self._saved = read_json(self._pointer, alone=True)

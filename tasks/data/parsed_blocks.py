@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.config.dataset import Dataset, FollowingEvents
+from tasks.data.features import log_transform
 from tasks.data.following_events import write_events, write_rows
 from tasks.data.stable_hash import combined_hash, stable_hash
 from tasks.logs.formats import LogReader
@@ -102,7 +103,7 @@ def parse_block(reader: LogReader, block: Block, folder: Path) -> BlockReport:
     missing: dict[str, int] = {}
     for number, name in enumerate(dataset.integer_columns):
         missing[name] = table[name].null_count
-        columns[f"integer {number}"] = pa.array(_log_transform(table[name].to_numpy()))
+        columns[f"integer {number}"] = pa.array(log_transform(table[name].to_numpy()))
     for number, name in enumerate(dataset.categorical_columns):
         tokens = table[name].combine_chunks()
         missing[name] = _empty(tokens)
@@ -135,11 +136,6 @@ def parse_block(reader: LogReader, block: Block, folder: Path) -> BlockReport:
         missing=missing,
         bad=Counter(bad.reason for bad in rows.bad),
     )
-
-
-def _log_transform(values: np.ndarray) -> np.ndarray:
-    """Returns sign(x)·log(1 + |x|); a missing value stays NaN."""
-    return np.copysign(np.log1p(np.abs(values)), values).astype(np.float32)
 
 
 def _in_order(rows: Rows, dataset: Dataset) -> tuple[Rows, Opening]:

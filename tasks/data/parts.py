@@ -1,8 +1,9 @@
 """Parses raw files into *parts*: folders of Arrow blocks that later preparations reuse.
 
-The cache key of a part is the path, size and modification time of its file, and the keys of the description that say
-how to read it. So only new days of a log are parsed, and another vocabulary needs no parsing at all. A part has the
-parsed blocks, a summary in ``part.json``, and the bad rows with their file and line in ``quarantine.csv``.
+The cache key of a part is the path, size and modification time of its file (or its contents, where they are known),
+and the keys of the description that say how to read it. So only new days of a log are parsed, and another vocabulary
+needs no parsing at all. A part has the parsed blocks, a summary in ``part.json``, and the bad rows with their file and
+line in ``quarantine.csv``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ QUARANTINE_COLUMNS = ("file", "line", "reason", "problem", "text")
 NOT_IN_KEY = {
     "description",
     "raw",
+    "day_marker",
     "synthetic",
     "in_time_order",
     "tolerated_bad_rows",
@@ -46,6 +48,8 @@ NOT_IN_KEY = {
     "vocabulary_epsilon",
     "keep_vocabulary",
 }
+# About how much of a file a task holds in memory.
+BLOCK_BYTES = 32 << 20
 # Files are parsed in batches of about this many blocks; finished batches survive an interruption.
 _BLOCKS_AT_ONCE = 64
 # The decompressed copy of a raw file, in its part's folder while it is parsed.
@@ -110,30 +114,41 @@ class Part:
         ]
 
 
-def parse_files(name: str, dataset: Dataset, files: Sequence[RawFile], *, block_bytes: int) -> list[Part]:
-    """Returns the parts of a log in the order of its files, parsing only those that do not exist yet."""
+def parse_files(
+    name: str, dataset: Dataset, files: Sequence[RawFile], *, block_bytes: int = BLOCK_BYTES, quiet: bool = False
+) -> list[Part]:
+    """Returns the parts of a log in the order of its files, parsing only those that do not exist yet.
+
+    With ``quiet``, it does not say how many exist.
+    """
     folders = [home() / "data" / name / "parts" / part_key(dataset, file) for file in files]
     todo = [(file, folder) for file, folder in zip(files, folders, strict=True) if not folder.is_dir()]
     megabytes = sum(file.size for file, _ in todo) / 1e6
     phase, done = Phase("read", "MB", total=megabytes), 0
-    for group in _groups(todo, block_bytes):
+    for group in file_groups(todo, block_bytes):
         done += _parse(phase, dataset, group, block_bytes)
     if todo:
         phase.done(done)
     parts = [Part(folder, read_json(folder / "part.json"), dataset) for folder in folders]
-    if len(todo) < len(files):
+    if len(todo) < len(files) and not quiet:
         more = f", {len(todo)} new ({megabytes:,.1f} MB)" if todo else ""
         say(f"{name}: {len(files) - len(todo)} of {len(files)} files were already parsed{more}")
     return parts
 
 
+def is_parsed(name: str, dataset: Dataset, file: RawFile) -> bool:
+    """Whether a file was parsed before."""
+    return (home() / "data" / name / "parts" / part_key(dataset, file)).is_dir()
+
+
 def part_key(dataset: Dataset, file: RawFile) -> str:
     """Returns the cache key of a parsed file."""
     described = dataset.model_dump(mode="json", exclude=NOT_IN_KEY)
-    return short_hash([PARSE_VERSION, described, str(file.path), file.size, file.modified])
+    return short_hash([PARSE_VERSION, described, *file.identity])
 
 
-def _groups(todo: Sequence[tuple[RawFile, Path]], block_bytes: int) -> Iterator[list[tuple[RawFile, Path]]]:
+def file_groups(todo: Sequence[tuple[RawFile, Path]], block_bytes: int) -> Iterator[list[tuple[RawFile, Path]]]:
+    """Cuts a list of files, each with its folder, into groups that are worked on together."""
     group: list[tuple[RawFile, Path]] = []
     blocks = 0
     for file, folder in todo:
@@ -155,7 +170,7 @@ def _parse(phase: Phase, dataset: Dataset, files: Sequence[tuple[RawFile, Path]]
         work = list(zip(readers, blocks, folders, strict=True))
         reports = phase.compute(
             [dask.delayed(parse_block)(reader, block, folder) for reader, of_file, folder in work for block in of_file],
-            [size for reader, of_file, _ in work for size in _megabytes(reader.file, of_file)],
+            [size for reader, of_file, _ in work for size in block_megabytes(reader.file, of_file)],
             rows_of=lambda report: report.lines,
         )
         in_turn = iter(reports)
@@ -171,6 +186,13 @@ def _parse(phase: Phase, dataset: Dataset, files: Sequence[tuple[RawFile, Path]]
 
 def _open_all(files: Sequence[RawFile], folders: Sequence[Path], dataset: Dataset) -> list[LogReader]:
     """Opens files with the reader of their format, after decompressing them into the folders if necessary."""
+    contents = decompressed(files, folders, dataset)
+    opener = LOG_FORMATS[dataset.format].open
+    return [opener(file, content, dataset) for file, content in zip(files, contents, strict=True)]
+
+
+def decompressed(files: Sequence[RawFile], folders: Sequence[Path], dataset: Dataset) -> list[Path]:
+    """Returns the paths of the files' contents: their own, or of decompressed copies in the folders."""
     log_format = LOG_FORMATS[dataset.format]
     packed = [(file, folder / _DECOMPRESSED) for file, folder in zip(files, folders, strict=True) if file.compression]
     if packed and not log_format.is_decompressed:
@@ -186,10 +208,10 @@ def _open_all(files: Sequence[RawFile], folders: Sequence[Path], dataset: Datase
             [file.size / 1e6 for file, _ in packed],
         )
     copies = dict(packed)
-    return [log_format.open(file, copies.get(file, file.path), dataset) for file in files]
+    return [copies.get(file, file.path) for file in files]
 
 
-def _megabytes(file: RawFile, blocks: Sequence[Block]) -> list[float]:
+def block_megabytes(file: RawFile, blocks: Sequence[Block]) -> list[float]:
     """Splits the size of a file among its blocks."""
     whole = sum(block.stop - block.start for block in blocks)
     return [file.size / 1e6 * (block.stop - block.start) / whole for block in blocks]

@@ -9,24 +9,22 @@ cut into blocks or on the number of workers, but the noise of a private vocabula
 from __future__ import annotations
 
 import errno
-import itertools
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask
 import numpy as np
 
-from tasks.config.dataset import SPLIT_FRACTIONS, Dataset
-from tasks.data.chronology import cut_after, time_at
+from tasks.config.dataset import Dataset
 from tasks.data.earlier_rows import find_earlier_rows
 from tasks.data.encoding import encode_rows
-from tasks.data.kept_vocabulary import KeptVocabulary
+from tasks.data.kept_vocabulary import KeptVocabulary, VocabularyKeeper
 from tasks.data.parsed_blocks import ParsedBlock
-from tasks.data.parts import NOT_IN_KEY, Part, parse_files
+from tasks.data.parts import BLOCK_BYTES, NOT_IN_KEY, Part, parse_files
 from tasks.data.prepared import Layout, fingerprint
 from tasks.data.quality import (
     check_bad_rows,
@@ -37,6 +35,7 @@ from tasks.data.quality import (
     write_quarantine,
 )
 from tasks.data.schema import Schema, SplitFacts, Statistics, VocabularyFacts
+from tasks.data.splits import SPLITS, Boundaries, Chronological, Splitting
 from tasks.data.statistics import ROWS_OF_A_DIGEST, counts_by_split, digest_range, label_sums_by_position
 from tasks.data.token_counts import select_tokens
 from tasks.data.vocabulary import (
@@ -56,8 +55,6 @@ from tasks.runtime.progress import say
 # Raise it when prepared folders of an earlier version must no longer be used.
 PREPARE_VERSION = 4
 
-_SPLITS = tuple(SPLIT_FRACTIONS)
-_FEWEST_ROWS = 10
 # Keys that the arrays do not depend on, and those of the vocabulary, which are in its rule with defaults filled in.
 # `in_time_order` stays in the cache key, because the claim must be checked.
 _NOT_IN_KEY = NOT_IN_KEY - {"in_time_order"}
@@ -69,7 +66,7 @@ def prepare(
     raw: Path | str | Sequence[Path | str],
     *,
     min_count: int,
-    block_bytes: int = 32 << 20,
+    block_bytes: int = BLOCK_BYTES,
     refit: bool = False,
 ) -> Path:
     """Prepares a log, unless the same files were prepared before; returns the folder of its encoded arrays.
@@ -85,11 +82,36 @@ def prepare(
     Raises:
         UserError: A file cannot be read, or the log cannot be split.
     """
-    files = find_files([raw] if isinstance(raw, Path | str) else raw)
-    description, rule = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY), vocabulary_rule(dataset, min_count)
+    files, rule = find_files([raw] if isinstance(raw, Path | str) else raw), vocabulary_rule(dataset, min_count)
     keeper = KeptVocabulary(name, dataset, rule, files, refit=refit)
-    identity = [(str(file.path), file.size, file.modified) for file in files]
-    final = home() / "data" / name / short_hash([PREPARE_VERSION, description, rule, identity, keeper.fitted_on])
+    return prepare_files(name, dataset, files, rule, keeper, Chronological(), block_bytes=block_bytes)
+
+
+def prepare_files(
+    name: str,
+    dataset: Dataset,
+    files: Sequence[RawFile],
+    rule: VocabularyFacts,
+    keeper: VocabularyKeeper,
+    splitting: Splitting,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+) -> Path:
+    """Prepares files, unless the same ones were prepared before; returns the folder of their encoded arrays.
+
+    Args:
+        name: The name of the dataset.
+        dataset: Its description.
+        files: The files, in the order of the groups of ``splitting``.
+        rule: The kind of the vocabulary and its parameters (``vocabulary_rule``).
+        keeper: Keeps the vocabulary, if the dataset does.
+        splitting: Which rows are in which split.
+        block_bytes: About how much of a file a task holds in memory.
+    """
+    description = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY)
+    night = splitting.night
+    key = [PREPARE_VERSION, description, rule, [file.identity for file in files], keeper.fitted_on]
+    final = home() / "data" / name / short_hash([*key, *([night["day"], sorted(night["days"])] if night else [])])
     if final.is_dir():
         if _too_many_bad_rows(final, dataset):
             check_bad_rows(dataset, parse_files(name, dataset, files, block_bytes=block_bytes))
@@ -103,29 +125,19 @@ def prepare(
             parts = parse_files(name, dataset, files, block_bytes=block_bytes)
             with whole_directory(final) as folder:
                 # Ids that do not depend on the rows of this folder are the same in earlier folders.
-                stable = rule["kind"] == "hash" or keeper.fitted_on is not None
+                stable = night is None and (rule["kind"] == "hash" or keeper.fitted_on is not None)
                 encoding = short_hash([PREPARE_VERSION, description, rule, keeper.fitted_on]) if stable else None
-                schema = _Preparation(name, dataset, parts, folder, rule, keeper, encoding, _ceiling(files[0])).run()
+                preparation = _Preparation(name, dataset, parts, folder, rule, keeper, splitting, encoding)
+                schema = preparation.run(_ceiling(files[0]))
                 write_json(folder / "schema.json", schema)
                 keeper.save(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise UserError(f"no space left on the disk of {home()} while preparing {name}") from None
         raise
-    rows = ", ".join(f"{schema['splits'][split]['rows']:,} {split}" for split in _SPLITS)
+    rows = ", ".join(f"{schema['splits'][split]['rows']:,} {split}" for split in SPLITS)
     say(f"{name}: prepared in {final} ({rows} rows)")
     return final
-
-
-class _Boundaries(NamedTuple):
-    """For each split its cut, and the last times of the first two splits, None if rows have no time."""
-
-    cuts: list[np.ndarray]
-    times: tuple[float, float] | None
-
-    def sizes(self) -> list[int]:
-        edges = [0, *(int(cut.sum()) for cut in self.cuts)]
-        return [after - before for before, after in itertools.pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -137,39 +149,37 @@ class _Preparation:
     parts: list[Part]
     folder: Path
     rule: VocabularyFacts
-    keeper: KeptVocabulary
+    keeper: VocabularyKeeper
+    splitting: Splitting
     # The cache key of the id assignment; None if ids depend on the rows of this folder.
     encoding: str | None
-    ceiling: dict[str, Any] | None
 
-    def run(self) -> Schema:
+    def run(self, ceiling: dict[str, Any] | None) -> Schema:
         """Writes everything but the schema, and returns that."""
         check_same_columns(self.parts)
         bad_rows = check_bad_rows(self.dataset, self.parts)
         check_time_unit(self.parts)
         if self.dataset.in_time_order and self.dataset.time_column:
             check_time_order(self.parts)
-        rows = sum(block.rows for block in self.blocks)
-        if rows < _FEWEST_ROWS:
-            raise UserError(f"{self._source} has {rows} rows; a split needs at least {_FEWEST_ROWS}")
+        boundaries = self.splitting.boundaries(self.parts, self._source)
         self.scratch.mkdir()
-        boundaries = self._boundaries(rows)
         self.keeper.check(boundaries.sizes()[0])
         vocabulary = self._vocabulary(boundaries)
         layout = Layout(
             self.folder,
-            tuple(zip(_SPLITS, boundaries.sizes(), strict=True)),
+            tuple(zip(SPLITS, boundaries.sizes(), strict=True)),
             len(self.dataset.integer_columns),
             len(self.dataset.categorical_columns),
             tuple(self.dataset.labels),
         )
         earlier = find_earlier_rows(self.name, self.dataset, self.parts, self.encoding)
-        days = encode_rows(self.parts, vocabulary.encoder, layout, earlier=earlier, scratch=self.scratch)
+        groups = self.splitting.groups(self.parts)
+        days = encode_rows(groups, vocabulary.encoder, layout, earlier=earlier, scratch=self.scratch)
         if bad_rows:
             write_quarantine(self.parts, self.folder / "quarantine.csv")
             say(f"{self.name}: {bad_rows.total():,} bad rows are in quarantine.csv")
         shutil.rmtree(self.scratch)
-        return self._schema(layout, boundaries, vocabulary, days, bad_rows)
+        return {**self._schema(layout, boundaries, vocabulary, days, bad_rows), "ceiling": ceiling}
 
     @property
     def scratch(self) -> Path:
@@ -193,30 +203,7 @@ class _Preparation:
         more = f" with {len(self.parts) - 1} more files" if len(self.parts) > 1 else ""
         return self.parts[0].summary["source"] + more
 
-    def _boundaries(self, rows: int) -> _Boundaries:
-        """Finds the boundaries of the splits. Rows with equal times fall on the same side of a boundary."""
-        shares = itertools.accumulate(SPLIT_FRACTIONS.values())
-        last = [int(share * rows) for share in itertools.islice(shares, 2)]
-        sizes = np.array([block.rows for block in self.blocks])
-        if not self.dataset.time_column:
-            starts = np.cumsum(sizes) - sizes
-            return _Boundaries([*(np.clip(rank - starts, 0, sizes) for rank in last), sizes], None)
-        moments = [time_at(self.times, rank - 1) for rank in last]
-        boundaries = _Boundaries(
-            [*(cut_after(self.times, moment) for moment in moments), sizes], (moments[0], moments[1])
-        )
-        totals = boundaries.sizes()
-        for split, total in zip(_SPLITS, totals, strict=True):
-            if not total:
-                raise UserError(
-                    f"{self._source}: the {split} split would be empty, because too many rows have the same value of "
-                    f"{self.dataset.time_column!r} (rows with equal times stay together, so the 80/10/10 split has "
-                    f"{totals[0]}, {totals[1]} and {totals[2]} rows); use a finer time, or leave out `time_column` "
-                    "to split by file order"
-                )
-        return boundaries
-
-    def _vocabulary(self, boundaries: _Boundaries) -> Vocabulary:
+    def _vocabulary(self, boundaries: Boundaries) -> Vocabulary:
         columns = self.dataset.categorical_columns
         if self.rule["kind"] == "hash":
             return hash_vocabulary(self.rule, columns, self.folder)
@@ -233,7 +220,7 @@ class _Preparation:
     def _schema(
         self,
         layout: Layout,
-        boundaries: _Boundaries,
+        boundaries: Boundaries,
         vocabulary: Vocabulary,
         days: dict[int, list[float]],
         bad_rows: dict[str, int],
@@ -261,7 +248,7 @@ class _Preparation:
             "vocabulary_kept_from": self.keeper.origin,
             "splits": self._split_facts(layout, boundaries),
             "boundaries": boundaries.times and {"unit": self.time_unit, "times": list(boundaries.times)},
-            "split_by": "timestamp" if self.dataset.time_column else "file order",
+            "split_by": self.splitting.split_by(self.dataset),
             "statistics": self._statistics(layout, counts_by_split(layout, by_range), days, bad_rows),
             "source": {
                 "path": Path(self.parts[0].summary["source"]).name,
@@ -270,7 +257,8 @@ class _Preparation:
             },
             "encoding": self.encoding,
             "parts": [part.folder.name for part in self.parts],
-            "ceiling": self.ceiling,
+            "ceiling": None,
+            "night": self.splitting.night,
             "fingerprint": fingerprint(meaning, vocabulary.tokens, [result.digests for result in found]),
         }
 
@@ -294,7 +282,7 @@ class _Preparation:
             "window_days": max((events.within_days for events in self.dataset.following), default=None),
         }
 
-    def _split_facts(self, layout: Layout, boundaries: _Boundaries) -> dict[str, SplitFacts]:
+    def _split_facts(self, layout: Layout, boundaries: Boundaries) -> dict[str, SplitFacts]:
         facts: dict[str, SplitFacts] = {}
         before = np.zeros(len(self.blocks), int)
         for (split, rows), after in zip(layout.splits, boundaries.cuts, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, NotRequired, Required, TypedDict
 
 
 class VocabularyFacts(TypedDict, total=False):
@@ -55,11 +55,33 @@ class SourceFacts(TypedDict):
 
 
 class VocabularyOrigin(TypedDict):
-    """The data that a kept vocabulary was made from."""
+    """The data that a kept vocabulary was made from; ``days`` are those of a window."""
 
     fingerprint: str
     source: SourceFacts
     train: SplitFacts
+    days: NotRequired[list[str]]
+
+
+class DayFacts(TypedDict):
+    """A day in the folder of a night: its number of rows, and the digest of its contents."""
+
+    rows: int
+    contents: str
+
+
+class NightFacts(TypedDict):
+    """The folder of a night.
+
+    Attributes:
+        day: The newest day, which the night judges on.
+        days: The days of the window that are in it, and the newest one.
+        left_out: The days of the window that are not, each with the reason.
+    """
+
+    day: str
+    days: dict[str, DayFacts]
+    left_out: dict[str, str]
 
 
 class Statistics(TypedDict):
@@ -98,6 +120,7 @@ class Schema(TypedDict):
         parts: The keys of the parsed files.
         ceiling: The losses of the planted model, None unless the log is synthetic.
         fingerprint: Equal for equal arrays with equal tokens and meaning.
+        night: The days of a night's folder, None for other folders.
     """
 
     dataset: str
@@ -115,3 +138,4 @@ class Schema(TypedDict):
     parts: list[str]
     ceiling: dict[str, Any] | None
     fingerprint: str
+    night: NotRequired[NightFacts | None]

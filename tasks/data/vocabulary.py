@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tasks.config.dataset import Dataset
+from tasks.data.features import bucket_ids
 from tasks.data.schema import CategoricalFacts, VocabularyFacts
-from tasks.data.stable_hash import stable_hash
 from tasks.runtime.progress import say
 
 # Imported where noise is drawn: they load SciPy, which other vocabularies do not need.
@@ -71,8 +71,7 @@ class Buckets:
 
     def ids(self, column: int, tokens: pa.Array) -> np.ndarray:
         """Returns the ids of tokens of the categorical column at a position."""
-        hashes = stable_hash(self.columns[column], tokens)
-        return (hashes % np.uint64(self.buckets)).astype(np.int32) + np.int32(1)
+        return bucket_ids(self.columns[column], tokens, self.buckets)
 
 
 Encoder = KnownTokens | Buckets

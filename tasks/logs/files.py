@@ -1,7 +1,8 @@
 """Finds the files of a log, given as a file, a folder, a pattern or a list of these.
 
 Files are in the natural order of their names: ``day_2`` comes before ``day_10``. Folders named ``name=value``, as in
-``day=2023-10-01/part-0.parquet``, can be used as columns with one value per file.
+``day=2023-10-01/part-0.parquet``, can be used as columns with one value per file. In a pattern, ``{day}`` stands for
+the day of a log that comes by days.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.runtime.errors import UserError
@@ -21,18 +22,33 @@ _COMPRESSED = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
 }
+# In `raw`, stands for the day of a log that comes by days: /data/clicks/day={day}/*.parquet.
+DAY = "{day}"
 _READABLE = ("gzip", "zstd")
 _PIECE = 4 << 20
 
 
+class IncompleteFile(UserError):
+    """A file that ends before its end: perhaps it is still being written."""
+
+
 @dataclass(frozen=True)
 class RawFile:
-    """A readable, non-empty file. Equal path, size and modification time are taken to mean equal content."""
+    """A readable, non-empty file. Equal path, size and modification time are taken to mean equal content.
+
+    ``contents`` is a digest of the bytes where it is known; then it takes the place of the modification time.
+    """
 
     path: Path
     size: int
     modified: int
     compression: str | None
+    contents: str | None = field(default=None, compare=False)
+
+    @property
+    def identity(self) -> tuple[str, int, int | str]:
+        """Equal for files that need not be read again; part of cache keys."""
+        return str(self.path), self.size, self.modified if self.contents is None else self.contents
 
     @property
     def path_values(self) -> dict[str, str]:
@@ -66,17 +82,24 @@ class RawFile:
                 while piece := packed.read(_PIECE):
                     file.write(piece)
         except pa.ArrowException as error:
-            raise UserError(f"{self.path} is not a complete {self.compression} file: {error}") from None
+            raise IncompleteFile(f"{self.path} is not a complete {self.compression} file: {error}") from None
         except OSError as error:
             if error.errno is not None:  # an error of the machine, not of the file
                 raise
-            raise UserError(f"{self.path} is not a complete {self.compression} file: {error}") from None
+            raise IncompleteFile(f"{self.path} is not a complete {self.compression} file: {error}") from None
 
 
 def find_files(raw: Sequence[str | Path]) -> list[RawFile]:
-    """Returns every file of a log once, in order. Raises a ``UserError`` if one is missing or cannot be read."""
-    found = dict.fromkeys(path for item in raw for path in _matching(str(item)))
-    return [inspect_file(path) for path in found]
+    """Returns every file of a log once, in order. Raises a ``UserError`` if one is missing or cannot be read.
+
+    A log that comes by days is read whole: ``{day}`` matches every day.
+    """
+    return [inspect_file(path) for path in find_paths([str(item).replace(DAY, "*") for item in raw])]
+
+
+def find_paths(raw: Sequence[str]) -> list[Path]:
+    """Returns the path of every file of a log once, in order. Raises a ``UserError`` if there is none."""
+    return list(dict.fromkeys(path for item in raw for path in _matching(item)))
 
 
 def inspect_file(path: Path) -> RawFile:

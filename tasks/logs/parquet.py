@@ -19,10 +19,11 @@ import pyarrow.parquet
 
 from tasks.config.dataset import Dataset
 from tasks.config.sections import did_you_mean
-from tasks.logs.files import RawFile
-from tasks.logs.rows import Block, Rows, as_number, finite
+from tasks.logs.files import IncompleteFile, RawFile
+from tasks.logs.placeholders import as_number
+from tasks.logs.rows import Block, Rows, finite
 from tasks.logs.text_values import iso_times
-from tasks.logs.token_dictionaries import TOKENS
+from tasks.logs.token_dictionaries import TOKENS, as_tokens
 from tasks.runtime.errors import UserError
 
 
@@ -120,7 +121,7 @@ class ParquetReader:
 
     def _typed(self, name: str, column: pa.Array) -> pa.Array:
         if name in self.dataset.token_columns:
-            return _as_tokens(column)
+            return as_tokens(column)
         return _as_time(column) if name in self.dataset.time_columns else _as_float64(column)
 
     def _path_column(self, name: str, rows: int) -> pa.Array:
@@ -139,7 +140,7 @@ def _parquet(path: Path, dictionaries: list[str] | None = None) -> pa.parquet.Pa
     try:
         return pa.parquet.ParquetFile(path, read_dictionary=dictionaries)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"the raw log {path} is not a complete Parquet file: {error}") from None
+        raise IncompleteFile(f"the raw log {path} is not a complete Parquet file: {error}") from None
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -192,19 +193,6 @@ def _as_time(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
         return column.cast(pa.int64())
     return _as_float64(column)
-
-
-def _as_tokens(column: pa.Array) -> pa.DictionaryArray:
-    """Dictionary-encodes a column as strings, "" for null. A token may be in the dictionary twice."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    tokens = column.dictionary.cast(pa.string()).fill_null("")
-    tokens.validate(full=True)  # nothing else checks that they are UTF-8
-    indices = column.indices.cast(pa.int32())
-    if indices.null_count:
-        indices = indices.fill_null(len(tokens))
-        tokens = pa.concat_arrays([tokens, pa.array([""], pa.string())])
-    return pa.DictionaryArray.from_arrays(indices, tokens)
 
 
 def _row_text(table: pa.Table, row: int) -> str:

@@ -7,7 +7,6 @@ dictionary-encoded strings with "" for a missing value, and times are int64 or f
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.config.dataset import Dataset, Label
+from tasks.logs.placeholders import as_number, with_missing
 
 
 class Block(NamedTuple):
@@ -84,7 +84,7 @@ def finite(rows: Rows, dataset: Dataset) -> Rows:
 
 def timed(rows: Rows, dataset: Dataset) -> Rows:
     """Replaces placeholders for missing values, and moves rows without a time to ``bad`` if they need one."""
-    rows = replace(rows, table=_with_missing(rows.table, dataset))
+    rows = replace(rows, table=with_missing(rows.table, dataset.missing))
     if dataset.time_column:
         absent = rows.table[dataset.time_column].combine_chunks().is_null().to_numpy(zero_copy_only=False)
         rows = rows.without("bad time", absent, lambda _: f"the time column {dataset.time_column!r} has no value")
@@ -136,35 +136,3 @@ def _is_allowed(values: np.ndarray, label: Label) -> np.ndarray:
     if label.kind == "binary":
         return np.isin(values, (0, 1))
     return (values >= 0) & (values == np.floor(values))
-
-
-def _with_missing(table: pa.Table, dataset: Dataset) -> pa.Table:
-    """Replaces the placeholders for missing values by null, or by "" for tokens."""
-    if not dataset.missing:
-        return table
-    texts = pa.array(dataset.missing, pa.string())
-    numbers = [number for number in map(as_number, dataset.missing) if number is not None]
-    for position, name in enumerate(table.column_names):
-        column = table[name].combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            tokens = pc.if_else(pc.is_in(column.dictionary, value_set=texts), "", column.dictionary)
-            column = pa.DictionaryArray.from_arrays(column.indices, tokens)
-        else:
-            fitting = [number for number in numbers if pa.types.is_floating(column.type) or number.is_integer()]
-            placeholders = pc.is_in(column, value_set=pa.array(fitting, pa.float64()).cast(column.type))
-            column = pc.if_else(placeholders, pa.scalar(None, column.type), column)
-        table = table.set_column(position, name, column)
-    return table
-
-
-def as_number(text: str) -> float | None:
-    """Returns the text as a finite number, or None if it is not one.
-
-    >>> as_number("-1"), as_number("none"), as_number("inf")
-    (-1.0, None, None)
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -100,13 +100,13 @@ class Planted:
         rng = np.random.default_rng([self.seed, index])
         start = index * ROWS_PER_CHUNK
         t = np.arange(start, min(start + ROWS_PER_CHUNK, self.rows)) / self.rows
-        features = _draw(self.kind, self.seed, t, 1 / self.rows, rng)
-        score = self.intercept + self.scale * _score(self.kind, self.seed, features, t)
+        features = draw_features(self.kind, self.seed, _times(t, 1 / self.rows, rng), rng)
+        score = self.intercept + self.scale * planted_score(self.kind, self.seed, features, t)
         if self.kind == "display":
             label = (rng.random(len(t)) < probability(self.kind, score)).astype(np.int64)
         else:
             label = rng.poisson(np.exp(score))
-        return Chunk(_table(self.kind, self.seed, features, label), score, label)
+        return Chunk(as_table(self.kind, self.seed, features, label), score, label)
 
 
 def generate(kind: Kind, rows: int, seed: int) -> Path:
@@ -137,7 +137,7 @@ def plant(kind: Kind, rows: int, seed: int) -> Planted:
     schema = SCHEMAS[kind]
     rng = np.random.default_rng([seed, _PILOT_STREAM])
     t = np.arange(_PILOT_ROWS) / _PILOT_ROWS
-    score = _score(kind, seed, _draw(kind, seed, t, 1 / _PILOT_ROWS, rng), t)
+    score = planted_score(kind, seed, draw_features(kind, seed, _times(t, 1 / _PILOT_ROWS, rng), rng), t)
     scale = schema.spread / float(score.std())
     low, high = -100.0, 100.0
     for _ in range(60):
@@ -179,7 +179,8 @@ def _writer(path: Path, schema: pa.Schema) -> pa.csv.CSVWriter | pa.parquet.Parq
     return pa.csv.CSVWriter(path, schema, write_options=options)
 
 
-def _table(kind: Kind, seed: int, features: Features, label: Integers) -> pa.Table:
+def as_table(kind: Kind, seed: int, features: Features, label: Integers) -> pa.Table:
+    """Returns the rows as they are written."""
     columns = {name: pa.array(values, mask=gaps) for name, (values, gaps) in features.integers.items()}
     for name, ranks in features.ranks.items():
         columns[name] = _HOURS.take(pa.array(ranks)) if name == "hour_of_day" else _tokens(seed, name, ranks)
@@ -189,15 +190,21 @@ def _table(kind: Kind, seed: int, features: Features, label: Integers) -> pa.Tab
     return pa.table({"timestamp": timestamp, **columns, "conversions": label})
 
 
-def _draw(kind: Kind, seed: int, t: Floats, row_time: float, rng: np.random.Generator) -> Features:
-    """Draws the features of rows at times ``t``, ``row_time`` apart."""
-    schema, rows = SCHEMAS[kind], len(t)
-    # Fewer rows at night: time runs faster around midnight than around noon. The jitter is less than
-    # the distance between rows, so rows stay in order.
-    day = (t + 0.9 * row_time * rng.random(rows)) * DAYS
-    day += 0.6 / (2 * np.pi) * np.sin(2 * np.pi * day)
-    microseconds = START_MICROSECONDS + (day * DAY_MICROSECONDS).astype(np.int64)
+def _times(t: Floats, row_time: float, rng: np.random.Generator) -> Integers:
+    """Returns the times of rows at ``t``, ``row_time`` apart, in microseconds."""
+    # The jitter is less than the distance between rows, so rows stay in order.
+    return START_MICROSECONDS + in_microseconds((t + 0.9 * row_time * rng.random(len(t))) * DAYS)
 
+
+def in_microseconds(days: Floats) -> Integers:
+    """Returns days with fractions as microseconds. Fewer are at night: time runs faster around midnight."""
+    days = days + 0.6 / (2 * np.pi) * np.sin(2 * np.pi * days)
+    return (days * DAY_MICROSECONDS).astype(np.int64)
+
+
+def draw_features(kind: Kind, seed: int, microseconds: Integers, rng: np.random.Generator) -> Features:
+    """Draws the features of rows at given times."""
+    schema, rows = SCHEMAS[kind], len(microseconds)
     integers = {}
     activity = rng.standard_normal(rows)  # correlates the integers of a row
     for column in schema.integers:
@@ -231,8 +238,8 @@ def zipf_ranks(uniform: Floats, size: int) -> Integers:
     return np.clip(rank.astype(np.int64) - 1, 0, size - 1)
 
 
-def _score(kind: Kind, seed: int, features: Features, t: Floats) -> Floats:
-    """Returns the planted log-odds or log intensity, before scale and intercept."""
+def planted_score(kind: Kind, seed: int, features: Features, t: Floats) -> Floats:
+    """Returns the planted log-odds or log intensity at ``t`` of the drift, before scale and intercept."""
     schema = SCHEMAS[kind]
     score = _BASE_DRIFT * (t - 0.5)
     levels = {}

@@ -21,7 +21,8 @@ import pyarrow.csv
 from tasks.config.dataset import Dataset
 from tasks.config.sections import did_you_mean
 from tasks.logs.files import RawFile
-from tasks.logs.rows import BadRow, Block, Rows, as_number
+from tasks.logs.placeholders import as_number
+from tasks.logs.rows import BadRow, Block, Rows
 from tasks.logs.text_lines import LONGEST_LINE, Dialect, Lines, count_lines, end_of_text, is_suspicious, split
 from tasks.logs.text_values import iso_microseconds, iso_times, not_finite
 from tasks.logs.token_dictionaries import TOKENS, dictionary_encoded

@@ -1,4 +1,7 @@
-"""Dictionary encoding of token columns: each token once, and an index for every row."""
+"""Dictionary encoding of token columns: each token once, and an index for every row.
+
+It is also part of released models, so it imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,19 @@ def dictionary_encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
     dictionary = chunks[-1].dictionary
     tokens = dictionary if codes is None else _texts(dictionary.to_numpy())
     return pa.DictionaryArray.from_arrays(pa.concat_arrays([chunk.indices for chunk in chunks]), tokens)
+
+
+def as_tokens(column: pa.Array) -> pa.DictionaryArray:
+    """Dictionary-encodes a column as strings, "" for null. A token may be in the dictionary twice."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    tokens = column.dictionary.cast(pa.string()).fill_null("")
+    tokens.validate(full=True)  # nothing else checks that they are UTF-8
+    indices = column.indices.cast(pa.int32())
+    if indices.null_count:
+        indices = indices.fill_null(len(tokens))
+        tokens = pa.concat_arrays([tokens, pa.array([""], pa.string())])
+    return pa.DictionaryArray.from_arrays(indices, tokens)
 
 
 def narrowed(tokens: pa.DictionaryArray) -> pa.DictionaryArray:
