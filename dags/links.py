@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperatorLink, get_current_context
 from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
 from tasks.runtime.mlflow_views import children_path, run_path
 from tasks.runtime.progress import note
-from tasks.training.items import PreparedDataset, read_plan
+from tasks.training.items import ParentRun, PreparedDataset, read_plan
 
 # Airflow asks for the address again when the task ends, in the same process.
 _pushed: dict[str, str] = {}
@@ -66,7 +66,11 @@ def data_card_link(dataset: str) -> TaskLink:
 
 def run_in_mlflow(run: str) -> str | None:
     """Returns the address of a planned run in MLflow, given its folder."""
-    parent = read_plan(run)["parent"]
+    return parent_in_mlflow(read_plan(run)["parent"])
+
+
+def parent_in_mlflow(parent: ParentRun) -> str | None:
+    """Returns the address of a run in MLflow that has trials nested in it."""
     return _in_mlflow(run_path(parent["experiment"], parent["mlflow_run"]))
 
 

@@ -22,7 +22,9 @@ from starlette.responses import JSONResponse
 
 from tasks.check import check
 from tasks.config.loading import load_config
+from tasks.config.nightly import checked_day
 from tasks.config.selection import FIELDS, run_title
+from tasks.nights.record import dag_id
 from tasks.runtime.errors import UserError
 
 _TRIGGER = re.compile(r"/api/v2/dags/(?P<dag>[^/]+)/dagRuns/?")
@@ -43,6 +45,8 @@ def checked(dag: str, request: bytes) -> bytes:
     except (ValueError, AttributeError, TypeError):
         return request  # Airflow says what is wrong with it
     config = load_config()
+    if dag in map(dag_id, config.nightly):
+        return _named(body, _night_title(options))
     is_pipeline = dag in config.pipelines
     if not is_pipeline and dag != "prepare_data":
         return request
@@ -54,9 +58,21 @@ def checked(dag: str, request: bytes) -> bytes:
         if options.get(name, "") is None:
             raise UserError(f"{FIELDS[name]}: choose one")
     selection = check({"pipeline": dag, **options} if is_pipeline else options)
+    return _named(body, run_title(selection if is_pipeline else selection._replace(epsilons=())))
+
+
+def _night_title(options: dict[str, Any]) -> str:
+    """Returns the name of a run of a night. Raises ``UserError`` if its options are not possible."""
+    unknown = set(options) - {"day"}
+    if unknown:
+        raise UserError(f"unknown option {', '.join(sorted(unknown))}; known: day")
+    return f"night {checked_day(options['day'])}" if options.get("day") else "night"
+
+
+def _named(body: dict[str, Any], title: str) -> bytes:
+    """Returns a request with an id for the run, made of a title and the time, unless it has one."""
     if body.get("dag_run_id"):
-        return request
-    title = run_title(selection if is_pipeline else selection._replace(epsilons=()))
+        return json.dumps(body).encode()
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     body["dag_run_id"] = f"{_REFUSED.sub('-', title)[:_LONGEST_TITLE]} · {now}"
     return json.dumps(body).encode()

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import task
 from airflow.sdk.exceptions import AirflowFailException
 
-from tasks.runtime.errors import may_pass
+from tasks.runtime.errors import UserError, may_pass
 from tasks.runtime.progress import step
 
 # A worker that is lost, a network or a database that does not answer: tried again after 10, 20, 40 seconds.
@@ -36,6 +36,7 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         if may_pass(error):
             raise
-        raise AirflowFailException(str(error)) from error
+        # What a person can mend is said in its message; of a bug, Airflow's log shows where it was.
+        raise AirflowFailException(str(error)) from None if isinstance(error, UserError) else error
     finally:
         time.sleep(_UNTIL_READ_SECONDS)

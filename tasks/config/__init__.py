@@ -3,6 +3,6 @@
 ``plugins`` imports the user's own modules. No step and no result belongs here. DAG files import this room, so it
 imports nothing heavy: no JAX, Dask, MLflow, pyarrow or pandas.
 
-Doors: ``loading`` (``load_config``, ``Config``), ``selection`` (the options of one run), ``dataset`` and ``pipeline``
-(the sections, and the names that they allow), ``sections`` (their base class and validators).
+Doors: ``loading`` (``load_config``, ``Config``), ``selection`` (the options of one run), ``dataset``, ``pipeline`` and
+``nightly`` (the sections, and the names that they allow), ``sections`` (their base class and validators).
 """

@@ -9,10 +9,12 @@ from tasks.config.dataset import SPLIT_FRACTIONS
 from tasks.config.pipeline import SAME_MECHANISM, Grids, MechanismName, Pipeline
 from tasks.config.sections import did_you_mean
 from tasks.config.yaml_lines import Problem
+from tasks.logs.files import DAY
 from tasks.reporting.exhibits.registry import exhibits
 
 if TYPE_CHECKING:
     from tasks.config.loading import Config
+    from tasks.config.nightly import Nightly
 
 
 def contradictions(config: Config) -> Iterator[Problem]:
@@ -35,6 +37,73 @@ def contradictions(config: Config) -> Iterator[Problem]:
             yield from _contradictory_grids(pipeline, grids, grid_key)
             yield from _unfit_exhibit(pipeline, grids, grid_key)
             yield from _too_large_batches(config, pipeline, profile, grid_key)
+    for name, nightly in config.nightly.items():
+        yield from _impossible_nights(config, nightly, ("nightly", name))
+        # The first entry of the dataset sets the total.
+        first = next(other for other, entry in config.nightly.items() if entry.dataset == nightly.dataset)
+        same, total = config.nightly[first].total, nightly.total
+        if (same.epsilon, same.delta) != (total.epsilon, total.delta):
+            yield (
+                ("nightly", name, "total"),
+                f"{first} has another total for the days of {nightly.dataset}, and both spend it: give both entries "
+                "the same epsilon and delta",
+            )
+
+
+def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -> Iterator[Problem]:
+    if nightly.profile not in config.profiles:
+        hint = did_you_mean(nightly.profile, config.profiles)
+        yield (*key, "profile"), f"unknown profile {nightly.profile!r}{hint}; known: {', '.join(config.profiles)}"
+    dataset = config.datasets.get(nightly.dataset)
+    if dataset is None:
+        hint = did_you_mean(nightly.dataset, config.datasets)
+        yield (*key, "dataset"), f"unknown dataset {nightly.dataset!r}{hint}; known: {', '.join(config.datasets)}"
+        return
+    if nightly.task not in dataset.labels:
+        has = ", ".join(dataset.labels)
+        yield (*key, "task"), f"dataset {nightly.dataset!r} has no label for {nightly.task}; it has: {has}"
+    elif dataset.labels[nightly.task].following is not None:
+        yield (
+            (*key, "task"),
+            f"the label of {nightly.task} counts events that follow a row, on later days too, so a day's labels are "
+            "not known in the night after it: give a label that is a column",
+        )
+    if not dataset.comes_by_days:
+        yield (
+            (*key, "dataset"),
+            f"{nightly.dataset} does not come by days: write {DAY} in its `raw`, as in /data/day={DAY}/*.parquet",
+        )
+    if not dataset.time_column:
+        yield (*key, "dataset"), f"{nightly.dataset} has no `time_column`, which orders the rows of a day"
+    if dataset.vocabulary == "threshold" and dataset.categorical_columns:
+        yield (
+            (*key, "dataset"),
+            f"{nightly.dataset} has a vocabulary by threshold, whose exact counts no ε covers, so its models cannot "
+            "be charged to a budget: use `vocabulary: hash` or `vocabulary: private`",
+        )
+    spent = dataset.vocabulary_epsilon
+    if spent is not None and spent >= nightly.epsilon:
+        yield (
+            (*key, "epsilon"),
+            f"the vocabulary's {spent:g} leaves nothing for training of a night's {nightly.epsilon:g}",
+        )
+    for column, limits in nightly.checks.columns.items():
+        features = [*dataset.integer_columns, *dataset.categorical_columns]
+        if column not in features:
+            hint = did_you_mean(column, features)
+            yield (*key, "checks", "columns", column), f"{nightly.dataset} has no feature {column!r}{hint}"
+        elif limits.unseen_tokens is not None and column in dataset.integer_columns:
+            yield (
+                (*key, "checks", "columns", column),
+                "`unseen_tokens` is for categorical columns; this one has numbers",
+            )
+    days = dataset.synthetic.days if dataset.synthetic else None
+    largest = max(nightly.dp_sgd.batch_size)
+    if days is not None and largest > days.rows * nightly.window_days:
+        yield (
+            (*key, "dp_sgd", "batch_size"),
+            f"a batch of {largest:,} is larger than the {days.rows * nightly.window_days:,} examples of a window",
+        )
 
 
 def _unfit_exhibit(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:

@@ -5,11 +5,13 @@ A new log needs such a section and no code. The defaults fit most logs.
 
 from __future__ import annotations
 
+import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator, model_validator
 
 from tasks.config.sections import Distinct, Finite, Items, OneOrMore, Section, did_you_mean, registered
+from tasks.logs.files import DAY
 from tasks.logs.formats import LOG_FORMATS
 
 TaskName = Literal["pctr", "pcvr", "pconvs"]
@@ -24,6 +26,7 @@ TIME_UNITS: dict[TimeFormat, str] = {"seconds": "s", "milliseconds": "ms", "micr
 SPLIT_FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 _Columns = Annotated[tuple[str, ...], Strict(False)]
+_Days = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Strict(False)]
 
 
 def _as_text(value: Any) -> Any:
@@ -68,17 +71,47 @@ class Label(Section):
         return self
 
 
+class SyntheticDays(Section):
+    """A synthetic log that comes in one file a day, as logs do, with the accidents that happen to them.
+
+    Days are counted from 0, the day of ``start``. Every day after it exists.
+
+    Attributes:
+        start: The first day, such as 2026-01-01.
+        rows: The number of rows of a day.
+        bad: Days whose data is broken: another mix of traffic and a label rate that is far off.
+        late: Days that are delivered a day late.
+        changed: Days that are delivered again the day after, with other rows.
+        empty: Days that are delivered without a row.
+    """
+
+    start: datetime.date
+    rows: Annotated[int, Field(ge=1000, le=10**9)]
+    bad: _Days = ()
+    late: _Days = ()
+    changed: _Days = ()
+    empty: _Days = ()
+
+
 class Synthetic(Section):
-    """A log that ``tasks.logs.synthetic`` generates."""
+    """A log that ``tasks.logs.synthetic`` generates; with ``days``, also day by day for nightly retrains."""
 
     kind: Literal["display", "clicks"]
     seed: int = 0
+    days: SyntheticDays | None = None
+
+    @model_validator(mode="after")
+    def _has_times(self) -> Synthetic:
+        if self.days is not None and self.kind != "clicks":
+            raise ValueError("`days` needs `kind: clicks`, whose rows have times")
+        return self
 
 
 class Dataset(Section):
     """The description of a log.
 
-    ``raw`` is a file, a folder, a pattern such as ``logs/day=*/*.parquet``, or a list of these. Rows are sorted by
+    ``raw`` is a file, a folder, a pattern such as ``logs/day=*/*.parquet``, or a list of these. Where ``raw`` has
+    ``{day}``, the log comes by days, each of them complete when its ``day_marker`` is there. Rows are sorted by
     ``time_column``; without one, they must be in the order of time. With ``in_time_order`` rows must be sorted by
     ``time_column`` already, and a log that is not is refused. Times that are numbers are in seconds unless
     ``time_format`` says otherwise.
@@ -87,6 +120,8 @@ class Dataset(Section):
     description: str = ""
     synthetic: Synthetic | None = None
     raw: OneOrMore[str] | None = None
+    # The name of a file beside those of a day that says that all of them are there.
+    day_marker: Annotated[str, Field(min_length=1, pattern=r"^[^/]+$")] | None = None
     format: Annotated[str, registered(lambda: LOG_FORMATS)]
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     header: bool = False
@@ -110,6 +145,13 @@ class Dataset(Section):
     vocabulary_epsilon: Annotated[Finite, Field(le=1000)] | None = None
     # Whether tokens keep their ids when rows are added.
     keep_vocabulary: bool = False
+
+    @property
+    def comes_by_days(self) -> bool:
+        """Whether the log's files are of single days, as a nightly retrain needs."""
+        if self.synthetic is not None:
+            return self.synthetic.days is not None
+        return self.raw is not None and any(DAY in pattern for pattern in self.raw)
 
     @property
     def time_unit(self) -> str:
@@ -165,6 +207,13 @@ class Dataset(Section):
     def _check_format(self) -> None:
         if self.synthetic is not None and self.raw is not None:
             raise ValueError("`synthetic` generates the log and `raw` names its files: give one of the two")
+        if self.day_marker is not None and (self.raw is None or not self.comes_by_days):
+            raise ValueError(f"`day_marker` is for logs that come by days: write {DAY} in `raw`")
+        for pattern in self.raw or ():
+            if self.comes_by_days and DAY not in pattern:
+                raise ValueError(
+                    f"`raw` has {pattern!r}, which would be in every day: write {DAY} in it, or leave it out"
+                )
         LOG_FORMATS[self.format].check(self)
 
     def _check_time(self) -> None:

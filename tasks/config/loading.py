@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from dp_core.models.spec import MODELS
 from tasks.config.cross_checks import contradictions
 from tasks.config.dataset import Dataset
+from tasks.config.nightly import Nightly, NightlyName
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.config.plugins import import_plugins
 from tasks.config.sections import Count, Distinct, Items, Section, Some, did_you_mean
@@ -60,6 +61,7 @@ class Config(Section):
     datasets: Some[Dataset]
     profiles: Some[Profile]
     pipelines: Some[Pipeline]
+    nightly: dict[NightlyName, Nightly] = Field(default={})
 
     def dataset(self, name: str) -> Dataset:
         return _lookup("dataset", name, self.datasets)
@@ -69,6 +71,9 @@ class Config(Section):
 
     def pipeline(self, name: str) -> Pipeline:
         return _lookup("pipeline", name, self.pipelines)
+
+    def night(self, name: str) -> Nightly:
+        return _lookup("entry of `nightly`", name, self.nightly)
 
     def grids(self, pipeline: str, profile: str) -> Grids:
         self.profile(profile)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 
 # A trial's fields that belong to one mechanism, as they are in a trial of another.
-_NOT_APPLICABLE: Settings = {
+NOT_APPLICABLE: Settings = {
     # DP-SGD. Without it, how batches are sampled does not matter to privacy.
     "sampler": "poisson",
     "canaries": 0,
@@ -76,14 +76,7 @@ class TaskSweep(NamedTuple):
     def settings(self, mechanism: MechanismName) -> list[Settings]:
         """Returns the distinct settings that a mechanism is trained with; none if the grid does not have it."""
         grid: TrainingGrid | None = getattr(self.grid, mechanism)
-        if grid is None:
-            return []
-        found: list[Settings] = []
-        for combination in combinations(grid, self.profile.hidden_layers, self.pipeline.together):
-            settings = _without_unused(combination)
-            if settings not in found:
-                found.append(settings)
-        return found
+        return [] if grid is None else distinct_settings(grid, self.profile.hidden_layers, self.pipeline.together)
 
     def trainings(self, mechanism: MechanismName) -> list[tuple[Settings, int]]:
         """Returns every setting of a mechanism with every seed."""
@@ -169,7 +162,7 @@ def _trial(
     sweep: TaskSweep, prepared: Prepared, mechanism: MechanismName, settings: Settings, seed: int, **privacy: Any
 ) -> Trial:
     values = {
-        **_NOT_APPLICABLE,
+        **NOT_APPLICABLE,
         "task": sweep.task,
         "dataset": prepared.dataset,
         "data_fingerprint": prepared.fingerprint,
@@ -194,6 +187,16 @@ def combinations(grid: TrainingGrid, hidden_layers: Sequence[int], together: Seq
     zipped = list(zip(*(values.pop(name) for name in zipped_names), strict=True)) or [()]
     for crossed, row in itertools.product(itertools.product(*values.values()), zipped):
         yield {**dict(zip(values, crossed, strict=True)), **dict(zip(zipped_names, row, strict=True))}
+
+
+def distinct_settings(grid: TrainingGrid, hidden_layers: Sequence[int], together: Sequence[str] = ()) -> list[Settings]:
+    """Returns the ``combinations`` of a grid, each once, with None for settings that have no effect."""
+    found: list[Settings] = []
+    for combination in combinations(grid, hidden_layers, together):
+        settings = _without_unused(combination)
+        if settings not in found:
+            found.append(settings)
+    return found
 
 
 def _without_unused(settings: Settings) -> Settings:

@@ -18,6 +18,7 @@ from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
+from dp_core.models.digest import parameters_digest
 from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
 from dp_core.training.noise import noise_support
@@ -25,7 +26,7 @@ from dp_core.training.step import Hyperparameters, TrainState
 from dp_core.training.witness import DispatchReport, state_checksum
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
-from tasks.training.finished import CanaryEvidence, Evidence
+from tasks.training.finished import CanaryEvidence, Evidence, flat_parameters
 from tasks.training.randomness import Randomness, changed_descriptions
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone
@@ -92,7 +93,7 @@ def gather_evidence(
     data, probed = run.data, run.method.private and not diverged
     sampling = progress.sampling or SamplingCounts(run.sampler.examples)
     noisy = data.noisy_labels
-    return {
+    evidence: Evidence = {
         "sampling": sampling.to_json(),
         "program": _program(run, released),
         "log": progress.log.to_json(),
@@ -103,6 +104,7 @@ def gather_evidence(
         "attempts": progress.attempts,
         "saves": progress.saves,
         "initial_state": digest(run.placement.whole(run.trainer.init(run.initial_params, run.hyperparameters))),
+        "released": None if diverged else parameters_digest(flat_parameters(released)),
         "replays": [_replay(run, recording)._asdict() for recording in recordings] if probed else None,
         "probe": _probe(run, released, float(state.l2_clip_norm)).to_json() if probed else None,
         "canaries": _canary_evidence(run, released) if probed else None,
@@ -110,6 +112,9 @@ def gather_evidence(
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
         "histogram_noise": noisy.histogram_noise if noisy else None,
     }
+    if run.trial.start_from is not None:
+        evidence["initial_parameters"] = parameters_digest(flat_parameters(run.initial_params))
+    return evidence
 
 
 def _probe(run: TrialRun, params: Any, l2_clip_norm: float) -> Probe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -119,11 +120,14 @@ class Evidence(TypedDict):
       attempts: The number of steps and the digest of the state that each attempt at the run began with.
       saves: The same of each checkpoint.
       initial_state: The digest of the state before the first step, computed again after the run.
+      released: ``parameters_digest`` of the released parameters, by which a file that was changed later is found out;
+        None if the run diverged. Evidence of earlier versions has none.
       replays: ``Replay`` of some of the training's dispatches; None without DP-SGD and for a run that diverged.
       probe: ``Probe.to_json()`` of the compiled step; None without DP-SGD and for a run that diverged.
       canaries: The attacks' scores, if the trial had canaries and did not diverge.
       label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
       histogram_noise: What was measured of the noise of the histogram that bins were fitted to, if there was one.
+      initial_parameters: The digest of the parameters before the first step, if they are another trial's.
     """
 
     sampling: dict[str, Any]
@@ -136,11 +140,13 @@ class Evidence(TypedDict):
     attempts: list[Any]
     saves: list[Any]
     initial_state: str
+    released: NotRequired[str | None]
     replays: list[dict[str, Any]] | None
     probe: dict[str, Any] | None
     canaries: CanaryEvidence | None
     label_transitions: list[list[int]] | None
     histogram_noise: HistogramNoise | None
+    initial_parameters: NotRequired[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +215,18 @@ class FinishedTrial:
     def statement(self) -> Path:
         return self.folder / STATEMENT
 
+    def read_parameters(self) -> dict[str, np.ndarray]:
+        """Reads the released parameters, by names such as ``hidden_0/kernel``.
+
+        Raises ``UserError`` if they are missing or damaged.
+        """
+        path = self.folder / PARAMETERS
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"cannot read {path}: {error}. Delete {self.folder} and train the trial again") from None
+
     def write_audit(self, result: AuditResult, statement: str) -> None:
         write_text(self.statement, statement)
         write_json(self.folder / AUDIT, result)
@@ -226,10 +244,15 @@ def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parame
     """
     with whole_directory(trial.folder) as folder:
         if parameters is not None:
-            arrays: dict[str, Any] = dict(_flat(parameters))
+            arrays: dict[str, Any] = flat_parameters(parameters)
             np.savez(folder / PARAMETERS, **arrays)
         write_json(folder / EVIDENCE, evidence)
         write_json(folder / RECORD, record)
+
+
+def flat_parameters(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a nested dict of parameters under names such as ``hidden_0/kernel``."""
+    return dict(_flat(parameters))
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:

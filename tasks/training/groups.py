@@ -29,6 +29,7 @@ _NOT_COMPILED = {
     "response",
     "debias",
     "largest_count",
+    "start_from",  # initial parameters are arguments of the program
 }
 
 

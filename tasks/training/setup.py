@@ -43,6 +43,7 @@ from tasks.training.noisy_labels import NoisyLabels, draw_labels
 from tasks.training.randomness import Randomness
 from tasks.training.side_by_side import first_alone
 from tasks.training.trial import Trial
+from tasks.training.warm_start import starting_parameters
 
 # Steps of a dispatch that the audit runs again.
 REPLAYED_STEPS = 2
@@ -140,9 +141,7 @@ def set_up(
     with first_alone(method):
         trainer = make_trainer(method)
     hyperparameters = as_traced(_hyperparameters(trial, steps))
-    params = initial_parameters(
-        method.model, np.random.default_rng(trial.seed), examples.integers[:1], examples.categoricals[:1]
-    )
+    params = _initial_params(trial, prepared, method.model, examples)
 
     state = trainer.init(params, hyperparameters)
     checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
@@ -216,6 +215,14 @@ def build_model(trial: Trial, prepared: Prepared, canaries: CanaryTokens | None)
         feature = features[canaries.column]
         features[canaries.column] = feature._replace(vocabulary_size=feature.vocabulary_size + canaries.number)
     return trial.model.build(features)
+
+
+def _initial_params(trial: Trial, prepared: Prepared, model: AdModel, examples: Split) -> Any:
+    """Returns the parameters before the first step: random ones, or the released ones of the trial that it names."""
+    drawn = initial_parameters(
+        model, np.random.default_rng(trial.seed), examples.integers[:1], examples.categoricals[:1]
+    )
+    return drawn if trial.start_from is None else starting_parameters(trial, prepared, drawn)
 
 
 def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.config.pipeline import (
@@ -38,6 +38,7 @@ class Trial(BaseModel):
     Settings that do not apply are None: ``epsilon`` without privacy; those of clipping and noise without DP-SGD;
     ``response``, ``debias`` and ``largest_count`` without LabelDP; ``clip_quantile`` unless the clip norm is adaptive;
     ``sensitivity`` without microbatches. ``accountant`` is the one that ``noise_multiplier`` was calibrated with.
+    ``start_from`` is the key of the finished trial whose parameters are the initial ones; None if those are random.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +70,15 @@ class Trial(BaseModel):
     canaries: int
     randomness: Literal["seeded", "secret"]
     seed: int
+    start_from: Annotated[str, Field(pattern=r"^[0-9a-f]+$")] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_start(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out ``start_from`` if there is none, so that such trials keep the keys that they had without it."""
+        values: dict[str, Any] = serialized(self)
+        if self.start_from is None:
+            values.pop("start_from", None)
+        return values
 
     @property
     def key(self) -> str:
@@ -110,6 +120,7 @@ class Trial(BaseModel):
             parts += ["noise by RDP"] if self.accountant == "RDP" else []
         parts += [f"{self.optimizer} {self.learning_rate:g}"]
         parts += [self.model.label] if self.model.name != "mlp" else []
+        parts += ["warm start"] if self.start_from is not None else []
         return " · ".join(
             [*parts, f"batch {self.batch_size:,}", counted(float(self.epochs), "epoch"), f"seed {self.seed}"]
         )

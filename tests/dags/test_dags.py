@@ -29,8 +29,9 @@ dags = {
         "display_name": dag.dag_display_name,
         "file": os.path.basename(dag.fileloc),
         "tags": sorted(dag.tags),
-        "schedule": dag.schedule,
+        "schedule": dag.schedule if dag.schedule is None else str(dag.schedule),
         "max_active_runs": dag.max_active_runs,
+        "starts_paused": dag.is_paused_upon_creation,
         "params": {
             name: param.schema | {"default": param.value, "help": param.description or param.schema["description_md"]}
             for name, param in dag.params.items()
@@ -79,7 +80,7 @@ MEASURED = ["throughput", "noise_and_batch"]
 def test_every_dag_parses_without_loading_anything_heavy(parsed: dict[str, Any]) -> None:
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert set(parsed["dags"]) == {"prepare_data", *TRAINED, *MEASURED}
+    assert set(parsed["dags"]) == {"prepare_data", "nightly_retrain_conversions", *TRAINED, *MEASURED}
     assert set(load_config(CHECKOUT / "pipelines.yaml").pipelines) == {*TRAINED, *MEASURED}
 
 
@@ -90,9 +91,10 @@ def test_a_dag_belongs_to_the_file_that_registers_it(parsed: dict[str, Any]) -> 
 
 def test_the_factory_registers_nothing(parsed: dict[str, Any], tmp_path: Path) -> None:
     """Airflow does not parse it as a DAG file; if it did, it would find no DAG and no error."""
-    assert parsed["files"] == ["paper.py", "prepare_data.py"]
-    factory = parse(CHECKOUT / "dags" / "factory.py", tmp_path)
-    assert (factory["errors"], factory["dags"], factory["heavy"]) == ({}, {}, [])
+    assert parsed["files"] == ["nightly.py", "paper.py", "prepare_data.py"]
+    for name in ("factory.py", "nights.py"):
+        factory = parse(CHECKOUT / "dags" / name, tmp_path)
+        assert (factory["errors"], factory["dags"], factory["heavy"]) == ({}, {}, [])
 
 
 def test_a_new_dag_is_one_file(parsed: dict[str, Any], tmp_path: Path) -> None:
@@ -196,8 +198,22 @@ def test_no_documentation_is_indented(parsed: dict[str, Any]) -> None:
 
 def test_names_and_exhibits_are_distinct(parsed: dict[str, Any]) -> None:
     dags = list(parsed["dags"].values())
-    assert len({dag["display_name"] for dag in dags}) == len(dags) == 10
-    assert len({tuple(dag["tags"]) for dag in dags}) == 10
+    assert len({dag["display_name"] for dag in dags}) == len(dags) == 11
+    assert len({tuple(dag["tags"]) for dag in dags}) == 11
+
+
+def test_a_night_is_a_chain_that_waits_until_it_is_switched_on(parsed: dict[str, Any]) -> None:
+    night = parsed["dags"]["nightly_retrain_conversions"]
+    chain = ["open", "wait", "check_data", "prepare", "reserve", "train", "audit", "register", "decide", "report"]
+    tasks = night["tasks"]
+    assert set(tasks) == set(chain)
+    for task, following in itertools.pairwise(chain):
+        assert tasks[task]["downstream"] == [following]
+    assert all(task["retries"] >= 2 and task["backs_off"] for task in tasks.values())
+    assert (tasks["train"]["pool"], tasks["report"]["links"]) == ("gpu", ["Report"])
+    assert tasks["open"]["outlets"] == ["later_nights_of_conversions"], "no event after each night"
+    assert (night["file"], night["max_active_runs"], night["starts_paused"]) == ("nightly.py", 1, True)
+    assert (night["params"]["day"]["title"], night["params"]["day"]["default"]) == ("Day", None)
 
 
 def test_preparing_produces_the_asset(parsed: dict[str, Any]) -> None:
@@ -219,6 +235,7 @@ def test_the_forms_share_their_fields(parsed: dict[str, Any]) -> None:
 def test_the_forms_offer_what_another_configuration_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The defaults of the forms exist, without a profile `quick` or a pipeline `relative_loss`."""
     text = (CHECKOUT / "pipelines.yaml").read_text().replace("  quick:\n", "  night:\n")
+    text = text.replace("profile: quick", "profile: night")
     (tmp_path / "mine.yaml").write_text(text.replace("  relative_loss:\n", "  mine:\n"))
     monkeypatch.setenv("DP_ADS_CONFIG", str(tmp_path / "mine.yaml"))
     found = parse(CHECKOUT / "dags", tmp_path)

@@ -61,7 +61,7 @@ class TestLoaded:
             "kind: display}",
             "kind: display, sed: 1}",
             3,
-            "datasets.logs.synthetic.sed: unknown key (did you mean 'seed'?); allowed here: kind, seed",
+            "datasets.logs.synthetic.sed: unknown key (did you mean 'seed'?); allowed here: kind, seed, days",
         ),
         (
             "              epochs: 2",
@@ -85,7 +85,7 @@ class TestLoaded:
             "pipeline: {}\ndatasets:\n",
             1,
             "pipeline: unknown key (did you mean 'pipelines'?); "
-            "allowed here: plugins, hardware, datasets, profiles, pipelines",
+            "allowed here: plugins, hardware, datasets, profiles, pipelines, nightly",
         ),
         ("    min_count: 2\n", "", 10, "profiles.tiny.min_count: missing"),
         ("              l2_clip_norm: [1, 4]\n", "", 25, f"{DP_SGD}.l2_clip_norm: missing"),
@@ -135,7 +135,7 @@ class TestLoaded:
             "    synthetic: {kind: display}",
             "    synthetic: display",
             3,
-            "datasets.logs.synthetic: should be a mapping (key: value), got 'display'; allowed here: kind, seed",
+            "datasets.logs.synthetic: should be a mapping (key: value), got 'display'; allowed here: kind, seed, days",
         ),
         (
             "    datasets: {pctr: logs}",

@@ -149,7 +149,8 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         (
             {"dataset": "criteo", "tasks": ["pctr"]},
             "Dataset: unknown dataset 'criteo' (did you mean 'criteo_search'?); "
-            "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
+            "known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, criteo_attribution, "
+            "criteo_search",
         ),
         (
             {"dataset": "synthetic_clicks"},

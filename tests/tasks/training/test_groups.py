@@ -64,7 +64,8 @@ def test_what_is_given_does_not_compile_another_program(prepared: Prepared, made
         "seed": 4,
     }
     second = first.model_copy(update=changes)
-    assert _NOT_COMPILED - set(changes) == {"target_delta", "response", "debias", "largest_count"}
+    # A warm start is in test_warm_start.py.
+    assert _NOT_COMPILED - set(changes) == {"target_delta", "response", "debias", "largest_count", "start_from"}
     assert program_of(first) == program_of(second)
     for trial in (first, second):
         run_trial(trial, prepared)
