@@ -6,7 +6,7 @@ All numbers come from the schema that preparation wrote; no row is read again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,13 @@ from tasks.reporting.series import Point, Series
 from tasks.reporting.terms import terms_in
 from tasks.runtime.home import read_json, write_text
 from tasks.training.model_size import model_size
+
+# What the kinds of labels are made of (`tasks.config.dataset`).
+_KINDS = {
+    "binary": "“binary”: a column of 0 and 1.",
+    "any": "“any”: 1 if there was at least one event, and 0 otherwise.",
+    "count": "“count”: the number of events.",
+}
 
 
 def write_data_card(prepared: Prepared, path: Path, *, models: Mapping[str, ModelSpec]) -> Path:
@@ -44,7 +51,7 @@ def data_card(prepared: Prepared, *, models: Mapping[str, ModelSpec]) -> str:
         facts=_facts(prepared),
         rows=_rows_table(prepared),
         rows_plot=_rows_plot(prepared),
-        has_times=prepared.split_by == "timestamp",
+        has_times=bool(statistics["by_day"]),
         window_days=statistics["window_days"],
         labels=_labels_table(prepared),
         rate_plots=[_rate_plot(prepared, rates, number) for number in range(len(statistics["tasks"]))],
@@ -99,7 +106,7 @@ def _facts(prepared: Prepared) -> dict[str, str]:
 
 
 def _rows_table(prepared: Prepared) -> Table:
-    total, times = prepared.statistics["rows"], prepared.split_by == "timestamp"
+    total, times = prepared.statistics["rows"], bool(prepared.statistics["by_day"])
     rows = []
     for name, split in prepared.splits.items():
         cells = [Cell(name), _count(split["rows"]), _share(split["rows"] / total)]
@@ -115,13 +122,17 @@ def _rows_plot(prepared: Prepared) -> Figure:
 
 
 def _labels_table(prepared: Prepared) -> Table:
-    rows = []
+    named, means, shares = list[list[Cell]](), list[float](), list[float]()
     for task, kind in prepared.tasks.items():
         for name, split in prepared.splits.items():
             total, positive = prepared.statistics["by_split"][name][f"label_{task}"]
-            mean, share = total / split["rows"], positive / split["rows"]
-            rows.append([Cell(_title(task)), Cell(kind), Cell(name), Cell(f"{mean:.5g}", mean), _share(share)])
-    return Table("labels", "Labels of each split", ["task", "kind", "split", "mean label", "positive rows"], rows)
+            named.append([Cell(_title(task)), Cell(kind), Cell(name)])
+            means.append(total / split["rows"])
+            shares.append(positive / split["rows"])
+    rows = [[*cells, mean, _share(share)] for cells, mean, share in zip(named, _means(means), shares, strict=True)]
+    columns = ["task", "kind", "split", "mean label", "positive rows"]
+    caption = " ".join(text for kind, text in _KINDS.items() if kind in prepared.tasks.values())
+    return Table("labels", "Labels of each split", columns, rows, caption)
 
 
 def _rate_plot(prepared: Prepared, rates: LabelRates, number: int) -> Figure:
@@ -150,11 +161,14 @@ def _rate_plot(prepared: Prepared, rates: LabelRates, number: int) -> Figure:
 
 
 def _rates_table(rates: LabelRates, tasks: Iterable[str]) -> Table:
-    rows = []
-    for piece in rates.pieces:
-        means = [total / piece.rows for total in piece.label_sums]
-        cells = [Cell(piece.name, piece.x), Cell(f"{piece.rows:,.0f}", piece.rows)]
-        rows.append([*cells, *(Cell(f"{mean:.5g}", mean) for mean in means)])
+    columns_of_means = [
+        _means([total / piece.rows for piece, total in zip(rates.pieces, sums, strict=True)])
+        for sums in zip(*(piece.label_sums for piece in rates.pieces), strict=True)
+    ]
+    rows = [
+        [Cell(piece.name, piece.x), Cell(f"{piece.rows:,.0f}", piece.rows), *means]
+        for piece, *means in zip(rates.pieces, *columns_of_means, strict=True)
+    ]
     columns = [rates.x_label, "rows", *(f"mean {_title(task)}" for task in tasks)]
     return Table("rates", "Data of the plots", columns, rows)
 
@@ -177,7 +191,7 @@ def _vocabulary_table(prepared: Prepared) -> Table:
             hashed = prepared.vocabulary["kind"] == "hash"
             cells.append(Cell("every token", 1.0) if hashed else _share(1 - unknown / split["rows"]))
         rows.append(cells)
-    columns = ["column", "size with id 0", "dimension", "parameters"]
+    columns = ["column", "size", "dimension", "parameters"]
     return Table("vocabulary", "Vocabulary", [*columns, *(f"{name} coverage" for name in prepared.splits)], rows)
 
 
@@ -210,6 +224,13 @@ def _parameters_table(prepared: Prepared, models: Mapping[str, ModelSpec]) -> Ta
         rows.append([Cell(profile), layers, _count(embeddings), _count(total - embeddings), _count(total)])
     columns = ["profile", "hidden layers", "embeddings", "dense layers", "all"]
     return Table("parameters", "Parameters", columns, rows)
+
+
+def _means(values: Sequence[float]) -> list[Cell]:
+    """Returns the means of a column with equally many decimals: the smallest one gets five digits."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    decimals = min(max(4 - math.floor(math.log10(smallest)), 0), 8)
+    return [Cell(f"{value:.{decimals}f}", value) for value in values]
 
 
 def _count(value: int) -> Cell:

@@ -18,17 +18,25 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.reporting.document import SIGNS, Document, numeric_columns
+from tasks.reporting.document import SIGNS, Document, Table, numeric_columns
 from tasks.reporting.targets import IN_MLFLOW
 from tasks.reporting.terms import terms_in
-from tasks.reporting.typesetting import runs, typeset
+from tasks.reporting.typesetting import held_together, runs, typeset
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def report_page(document: Document) -> str:
     """Returns the page of a report; it links the files that `write_report` leaves in the same folder."""
-    return render("report.html", document=document, terms=terms_in(_texts(document)), card_files=card_files(document))
+    terms = terms_in(_texts(document))
+    folded = terms_in(text for table in document.details for text in _table_texts(table))
+    return render(
+        "report.html",
+        document=document,
+        terms=terms,
+        terms_of_details={term: text for term, text in folded.items() if term not in terms},
+        card_files=card_files(document),
+    )
 
 
 def statements_page(document: Document) -> str:
@@ -56,9 +64,13 @@ def _texts(document: Document) -> Iterator[str]:
     for figure in document.figures:
         yield from (figure.title, figure.caption, figure.svg)
     for table in document.tables:
-        yield from (table.title, table.caption, *table.columns, *(cell.text for row in table.rows for cell in row))
+        yield from _table_texts(table)
     for finding in document.findings:
         yield from (finding.claim, finding.evidence)
+
+
+def _table_texts(table: Table) -> Iterator[str]:
+    yield from (table.title, table.caption, *table.columns, *(cell.text for row in table.rows for cell in row))
 
 
 def render(template: str, **values: object) -> str:
@@ -130,6 +142,7 @@ def _environment() -> Environment:
     }
     environment.filters |= {
         "followable": followable,
+        "held_together": held_together,
         "numeric_columns": numeric_columns,
         "path_in_mlflow": path_in_mlflow,
         "plot": plot,
@@ -143,10 +156,15 @@ def _environment() -> Environment:
 
 
 def _printable(value: object) -> object:
-    """Replaces control characters and lone surrogates, which have no place in HTML; line breaks stay."""
+    """Replaces control characters and lone surrogates, which have no place in HTML.
+
+    Line breaks and no-break spaces stay.
+    """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(c if c.isprintable() or c == "\n" else " " if c.isspace() else "\ufffd" for c in value)
+    return "".join(
+        c if c.isprintable() or c in "\n\N{NO-BREAK SPACE}" else " " if c.isspace() else "\ufffd" for c in value
+    )
 
 
 def _url_part(name: str) -> str:

@@ -43,6 +43,7 @@ from tasks.reporting.svg import (
 
 _MARK_ROW = 14
 _BAR_STEP, _BAR_LABEL_CHARACTERS = 20, 24
+_PAIR_STEP, _PAIR_BAR = 34, 14
 _CAP = 3  # half the width of an error bar's cap
 
 
@@ -66,6 +67,14 @@ class Bar(NamedTuple):
     label: str
     value: float
     text: str
+
+
+class PairedBar(NamedTuple):
+    """Two horizontal bars of one row, with texts to the right of their ends."""
+
+    label: str
+    values: tuple[float, float]
+    texts: tuple[str, str]
 
 
 class _Frame(NamedTuple):
@@ -173,6 +182,38 @@ def bar_chart(bars: Sequence[Bar], *, title: str, maximum: float | None = None) 
         )
     parts.append(line_element(left, 0, left, _BAR_STEP * len(bars)))
     return svg_element(parts, _BAR_STEP * len(bars) + 2, title)
+
+
+def paired_bar_chart(rows: Sequence[PairedBar], names: tuple[str, str], *, title: str) -> str:
+    """Returns two horizontal bars for each row, the first above the second, on a common scale.
+
+    Args:
+        rows: from top to bottom.
+        names: what the two bars are, for the legend.
+        title: text for screen readers; it is not drawn.
+    """
+    most = max((value for row in rows for value in row.values), default=0) or 1
+    left = 12 + CHARACTER * max((min(len(row.label), _BAR_LABEL_CHARACTERS) for row in rows), default=0)
+    right = WIDTH - 12 - CHARACTER * max((len(text) for row in rows for text in row.texts), default=0)
+    parts, place = list[str](), 8.0
+    for name, color in zip(names, COLORS, strict=False):
+        parts.append(f'<rect x="{place:.1f}" y="2" width="11" height="11" fill="{color}"/>')
+        parts.append(text_element(place + 16, 12, name))
+        place += 32 + CHARACTER * len(name)
+    for number, row in enumerate(rows):
+        top = LEGEND_ROW + 4 + _PAIR_STEP * number
+        both = " and ".join(f"{text} ({name})" for text, name in zip(row.texts, names, strict=True))
+        parts.append(f"<g><title>{escaped(f'{row.label}: {both}')}</title>")
+        parts.append(text_element(left - 6, top + 17, shortened(row.label, _BAR_LABEL_CHARACTERS), "end"))
+        for at, (value, text, color) in enumerate(zip(row.values, row.texts, COLORS, strict=False)):
+            y, width = top + _PAIR_BAR * at, (right - left) * value / most
+            parts.append(
+                f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{_PAIR_BAR - 1}" fill="{color}"/>'
+                f"{text_element(left + width + 5, y + 11, text)}"
+            )
+        parts.append("</g>")
+    bottom = LEGEND_ROW + 4 + _PAIR_STEP * len(rows)
+    return svg_element([*parts, line_element(left, LEGEND_ROW + 2, left, bottom)], bottom + 2, title)
 
 
 def _drawable(point: Point, *, log_x: bool, log_y: bool) -> Point:

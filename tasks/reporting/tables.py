@@ -272,7 +272,7 @@ def _flat(key: str, value: Any) -> Iterable[tuple[str, str]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _flat(f"{key}.{name}" if key else name, inner)
-    elif value is not None:
+    elif value not in (None, []):
         yield key, ", ".join(map(_item, value)) if isinstance(value, list) else str(value)
 
 

@@ -47,7 +47,7 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "differential privacy of the labels alone: the labels are randomised, the features are not protected",
     ),
     "C": (
-        r"(?<![\w.])C(?=\s*=|[ ,;.)]|$)(?!\d)",
+        r"(?<![\w.])C(?=\s*=|[ ,;.)\n]|$)(?!\d)",
         "the clip norm: the largest norm that one example's gradient may have",
     ),
     "m": (
@@ -55,16 +55,24 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "the microbatch size: the number of examples whose mean gradient is clipped",
     ),
     "σ": ("σ", "the noise multiplier: the noise on the sum of clipped gradients has the standard deviation σ·C"),
+    "vmap": (_WORD.format("vmap"), "clipping that first computes and keeps the gradient of every single example"),
+    "ghost": (
+        _WORD.format("[Gg]host"),
+        "ghost clipping: computes the norm of each example's gradient without keeping the gradient",
+    ),
     "PLD": (_WORD.format("PLD"), "privacy loss distribution: an accounting of ε that is nearly exact"),
     "RDP": (_WORD.format("RDP"), "Rényi differential privacy: an older accounting of ε with a larger bound"),
 }
 
 
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
-    """Returns the explanations of the terms that occur in texts.
+    """Returns the explanations of the terms that occur in texts, and of those that these explanations use.
 
-    >>> list(terms_in(["pCTR at ε = 1", "C = 3"]))
-    ['pCTR', 'ε', 'C']
+    >>> list(terms_in(["pCTR at ε = 1", "C = 3"])), list(terms_in(["σ = 2"]))
+    (['pCTR', 'ε', 'C'], ['C', 'σ'])
     """
-    whole = "\n".join(texts)
-    return {term: explanation for term, (pattern, explanation) in _TERMS.items() if re.search(pattern, whole)}
+    whole, found = "\n".join(texts), set[str]()
+    while new := {term for term, (pattern, _) in _TERMS.items() if re.search(pattern, whole)} - found:
+        found |= new
+        whole = "\n".join(_TERMS[term][1] for term in new)
+    return {term: explanation for term, (_, explanation) in _TERMS.items() if term in found}

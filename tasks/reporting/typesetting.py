@@ -1,4 +1,4 @@
-"""How text becomes typography: minus signs, and code between backquotes."""
+"""How text becomes typography: minus signs, code between backquotes, and what must stay on one line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 # A hyphen before a number, unless it joins it to what stands before: a range, a date, a name or an exponent.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=[\d.∞])")
+
+# Spaces before a percent sign, and around the signs between a name, its value and its spread.
+_INNER_SPACE = re.compile(r" (?=%|± \d|= [-−\d∞])|(?<=±) (?=\d)|(?<= =) (?=[-−\d∞])")
 
 
 class Run(NamedTuple):
@@ -23,6 +26,15 @@ def typeset(text: str) -> str:
     '−4.3 % to (−0.1), 2024-02-01, 1e-5, dcn-2'
     """
     return _MINUS.sub("\N{MINUS SIGN}", text)
+
+
+def held_together(text: str) -> str:
+    """Returns text in which no line breaks within a value: its name, sign, spread and unit stay together.
+
+    >>> held_together("at ε = 1: 0.12 ± 0.03, 5 % less").replace("\N{NO-BREAK SPACE}", "_")
+    'at ε_=_1: 0.12_±_0.03, 5_% less'
+    """
+    return _INNER_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
 def runs(text: str) -> list[Run]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dp_core.models.spec import ModelSpec
 from tasks.config.pipeline import MechanismName
+from tasks.reporting.axes import number_text
 from tasks.runtime.progress import counted
 from tasks.training.trial import RESPONSES
 
@@ -60,11 +61,13 @@ def value_text(name: str, value: Any) -> str:
 
     >>> value_text("batch_size", 8192), value_text("debias", True), value_text("sampler", "balls_in_bins")
     ('8,192', 'yes', 'balls in bins')
+    >>> value_text("target_delta", 1 / 120_000), value_text("learning_rate", 0.0002)
+    ('8.33333·10⁻⁶', '0.0002')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:g}"
+        return number_text(float(f"{value:g}")) if 0 < abs(value) < 1e-4 else f"{value:g}"
     if isinstance(value, int):
         return f"{value:,}"
     if name == "accountant":

@@ -72,11 +72,19 @@ def _findings(sweep: Sweep) -> list[Finding]:
             judged(
                 f"At ε = {high:g} the gap is smaller",
                 [one - other for one, other in zip(at_low, at_high, strict=True)],
-                f"the large clip norm's {name} is worse by {fmean(at_low):.4f} at ε = {low:g}, "
-                f"{fmean(at_high):.4f} at ε = {high:g}",
+                f"the large clip norm's {name} is {_gap(fmean(at_low))} at ε = {low:g}, "
+                f"{_gap(fmean(at_high))} at ε = {high:g}",
             )
         )
     return findings
+
+
+def _gap(worse_by: float) -> str:
+    """
+    >>> _gap(0.01234), _gap(-0.01), _gap(-0.00001)
+    ('worse by 0.0123', 'better by 0.0100', 'worse by 0.0000')
+    """
+    return f"{'worse' if round(worse_by, 4) >= 0 else 'better'} by {abs(worse_by):.4f}"
 
 
 register_exhibit(ExhibitSpec("clip_norm", exhibit, columns=("l2_clip_norm",)))

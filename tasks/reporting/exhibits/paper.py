@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Table
 from tasks.reporting.series import Point, Series
+from tasks.reporting.wording import MECHANISM_TITLES
 
 
 def paper_table(pipeline: Pipeline, *, title: str, row: str, format_value: Callable[[float], str]) -> list[Table]:
@@ -29,7 +30,8 @@ def paper_table(pipeline: Pipeline, *, title: str, row: str, format_value: Calla
         for value in values
     ]
     caption = "As reported in the paper, on other data and with larger models: compare effects, not numbers."
-    return [Table("paper", title, [row, *names], rows, caption)]
+    titles: Mapping[str, str] = {str(name): text for name, text in MECHANISM_TITLES.items()}
+    return [Table("paper", title, [row, *(titles.get(name, name) for name in names)], rows, caption)]
 
 
 def beside(ours: Sequence[Series], theirs: Sequence[Series]) -> list[Series]:

@@ -140,13 +140,13 @@ def _ceiling(sweep: Sweep, task: TaskName) -> list[str]:
     if "auc" in planted:
         share = (1 - baseline.loss - 0.5) / (planted["auc"] - 0.5)
         return [
-            f"{TASK_TITLES[task]}: the planted model's AUC is {planted['auc']:.4f}; the non-private model covers "
-            f"{100 * share:.1f} % of the way from 0.5 to it."
+            f"{TASK_TITLES[task]}: the AUC of the model that generated the labels is {planted['auc']:.4f}; the "
+            f"non-private model covers {100 * share:.1f} % of the way from 0.5 to it."
         ]
     spread = f" ± {stdev(baseline.losses):.4f}" if len(baseline.losses) > 1 else ""
     return [
-        f"{TASK_TITLES[task]}: the planted model's loss is {planted['poisson_log_loss']:.4f}, the non-private model's "
-        f"{baseline.loss:.4f}{spread}."
+        f"{TASK_TITLES[task]}: the loss of the model that generated the labels is {planted['poisson_log_loss']:.4f}, "
+        f"the non-private model's {baseline.loss:.4f}{spread}."
     ]
 
 

@@ -130,8 +130,8 @@ def _points(speeds: _Speeds, method: tuple[str, bool]) -> list[Point]:
 def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
     cores = f"{measured['cpus']} CPU core{'s' if measured['cpus'] > 1 else ''}"
     caption = (
-        f"A model of {measured['parameters']:,} parameters on {measured['device']} ({cores}), measured "
-        f"{measured['measured'][:10]}; {_rounds(measured)}. “–”: XLA "
+        f"A model of {measured['parameters']:,} parameters on {measured['device']} ({cores}), measured on "
+        f"{measured['measured'][:10]}: {_rounds(measured)}. “–”: the compiler (XLA) "
         f"plans more memory than the allowed {_cap(measured)}. “no noise” is clipping alone, which is not private."
     )
     rows = [
@@ -145,7 +145,7 @@ def _steps_table(measured: Throughput, speeds: _Speeds) -> Table:
 def _rounds(measured: Throughput) -> str:
     """Returns what the speeds of the table are over."""
     if all(row["steps_per_second_std"] is None for row in measured["rows"]):
-        return "in one round"
+        return "one round"
     return "mean ± standard deviation over rounds in which all methods take turns"
 
 
@@ -154,8 +154,8 @@ def _largest_table(measured: Throughput) -> Table:
         [Cell(_TITLES[name, False]), Cell(f"{size:,}", size)] for name, size in measured["largest_batch_size"].items()
     ]
     caption = (
-        f"The largest power of two for which XLA plans at most {_cap(measured)}. Ghost clipping and our non-private "
-        "step split large batches into physical batches."
+        f"The largest power of two for which the compiler (XLA) plans at most {_cap(measured)}. Ghost clipping and "
+        "our non-private step split large batches into physical batches."
     )
     return Table("largest_batch", "The largest batch that fits", ["method", "largest batch"], rows, caption)
 

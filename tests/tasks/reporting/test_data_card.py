@@ -244,7 +244,7 @@ def test_bad_rows_unfinished_labels_and_very_many_days(timed: Prepared) -> None:
     _, *rows = parsed.tables["table-rates"]
     assert len(rows) == 375
     assert [rows[0][0], rows[-1][0]] == ["2020-01-01 to 2020-01-04", "2024-02-05 to 2024-02-08"]
-    assert {tuple(row[1:]) for row in rows} == {("8", "0.5", "0.25")}
+    assert {tuple(row[1:]) for row in rows} == {("8", "0.50000", "0.25000")}
     assert "every row was parsed" in page(timed).text
 
 

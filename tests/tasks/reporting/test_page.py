@@ -90,6 +90,19 @@ def test_terms_are_explained_before_they_are_used() -> None:
     assert terms == ["pCTR", "ε"]
 
 
+def test_terms_of_folded_tables_are_explained_above_them() -> None:
+    details = [make_table("C = 8, σ = 3")]
+    html = report_page(make_document(headline="pCTR at ε = 1", details=details))
+    above, below = html.split("<h2>Details</h2>")
+    assert re.findall("<dt>(.*?)</dt>", above) == ["pCTR", "ε"]
+    assert re.findall("<dt>(.*?)</dt>", below.split("<details>")[0]) == ["C", "σ"]
+
+
+def test_no_line_breaks_within_a_value() -> None:
+    html = report_page(make_document(headline="AUC 0.61 ± 0.02 at ε = 1, 5 % less with `a = 1`"))
+    assert "AUC 0.61\xa0±\xa00.02 at ε\xa0=\xa01, 5\xa0% less with <code>a = 1</code>" in html
+
+
 def test_the_page_follows_the_readers_colour_scheme() -> None:
     html = report_page(make_document())
     assert "prefers-color-scheme: dark" in html
@@ -225,5 +238,5 @@ def test_markup_is_in_templates() -> None:
     templates = {path.name for path in (TASKS / "reporting" / "templates").iterdir()}
     assert templates == {
         *("base.html", "parts.html", "style.css", "script.js"),
-        *("report.html", "index.html", "data_card.html", "statements.html"),
+        *("report.html", "index.html", "data_card.html", "data_checks.html", "ledger.html", "statements.html"),
     }

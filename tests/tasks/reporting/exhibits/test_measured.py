@@ -147,8 +147,8 @@ def test_speeds_where_vmap_does_not_fit() -> None:
     assert found["64"]["ghost DP-SGD"] == "60 ± 6"
     assert found["1,024"]["vmap DP-SGD"] == found["1,024"]["vmap, no noise"] == "–"
     assert rows_of(largest)["vmap, no noise"] == {"largest batch": "512"}
-    assert "123,456 parameters on cpu (2 CPU cores), measured 2026-01-02" in steps.caption
-    assert rows_of(paper)["524,288"] == {"non_private": "0.96", "vmap": "–", "ghost": "0.80"}
+    assert "123,456 parameters on cpu (2 CPU cores), measured on 2026-01-02" in steps.caption
+    assert rows_of(paper)["524,288"] == {"non-private": "0.96", "vmap": "–", "ghost": "0.80"}
     records = csv_of(steps)
     assert len(records) == 15
     missing = next(row for row in records if (row["method"], row["batch_size"]) == ("vmap", "1024"))

@@ -48,7 +48,10 @@ def test_relative_loss_against_arithmetic_by_hand() -> None:
     assert {row["seeds"] for row in records} == {"2"}
     assert f"from ε = 1 to 10: pCTR {at_1:.1f} % to {at_10:.1f} %, pCVR" in shown.headline
     assert f"covers {100 * (0.795 - 0.5) / 0.45:.1f} % of the way" in shown.notes[0]
-    assert "planted model's loss is 0.1900, the non-private model's 0.2050 ± 0.0071" in shown.notes[1]
+    assert (
+        "the loss of the model that generated the labels is 0.1900, the non-private model's 0.2050 ± 0.0071"
+        in shown.notes[1]
+    )
 
 
 def test_a_random_search_keeps_trainings_of_different_seeds() -> None:
