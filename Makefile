@@ -7,6 +7,8 @@ REPORTS_PORT ?= 8090
 AIRFLOW_PORT ?= 8080
 MLFLOW_PORT ?= 5000
 RUNS ?= 3
+NIGHTLY ?= conversions
+N ?= 5
 
 # `exec` makes the program a child of make itself, which it watches: make does not pass on a SIGINT.
 # The fields of the trigger form, as `make run NAME=value`.
@@ -15,7 +17,7 @@ CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(D
 	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-browser test-servers effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
+.PHONY: help run nights test test-browser test-servers test-nights effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
 	lock
 
 help: ## list the targets
@@ -23,10 +25,14 @@ help: ## list the targets
 	@echo
 	@echo '  make run takes PIPELINE=name|all PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
+	@echo '  make nights takes N=5 NIGHTLY=conversions'
 	@echo '  make up takes REPORTS_PORT= AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
 
 run: $(VENV)/installed ## run a pipeline through Airflow, print its table and write its page
 	@exec $(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
+
+nights: $(VENV)/installed ## play N nights of synthetic days: retrain, judge, promote, charge (about 5 minutes)
+	@exec $(BIN)/python -m tasks nights '$(NIGHTLY)' --play '$(N)'
 
 # The tests start many processes, which read our compiled modules instead of compiling them again.
 test: lint ## lint, type-check and test
@@ -35,6 +41,8 @@ test: lint ## lint, type-check and test
 test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make up restarted during a run (about 10 minutes)
 	@SERVERS_RUNS='$(RUNS)' $(BIN)/python -m pytest -q -m servers tests/tasks/runtime/test_beside_servers.py
 
+test-nights: $(VENV)/installed ## nights through Airflow, the ledger on PostgreSQL and under SIGKILL, served models (about 10 minutes)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m nights tests
 
 test-browser: $(VENV)/installed $(VENV)-browser/installed ## use the product in Debian's chromium, as on a first day (about 5 minutes)
 	@command -v chromium >/dev/null || { echo 'error: chromium not found; install it, on Debian with: apt-get install chromium' >&2; exit 2; }

@@ -2,6 +2,6 @@
 
 It knows nothing of Airflow, MLflow, Dask, YAML or files; ``tasks`` builds on it.
 
-Doors: the rooms ``clipping``, ``models``, ``training``, ``accounting``, ``labels`` and ``audit``, and the
-modules ``sampling``, ``epochs`` and ``partition_selection``.
+Doors: the rooms ``clipping``, ``models``, ``training``, ``accounting``, ``labels``, ``audit`` and ``evaluation``,
+and the modules ``sampling``, ``epochs`` and ``partition_selection``.
 """

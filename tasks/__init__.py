@@ -4,8 +4,9 @@ Doors: one module per step, named as the DAG's tasks are: ``check``, ``prepare``
 ``measure`` and ``report``.
 
 A step is a plain function with small JSON-able arguments and results; the DAGs, the command line (``cli``,
-``cli_verbs``) and the tests call the same function. Everything that a step uses is in a room: ``config``, ``logs``,
-``data``, ``training``, ``privacy``, ``reporting``, ``speed`` and ``runtime``. Nothing here imports Airflow.
+``cli_verbs``, ``cli_score``) and the tests call the same function. Everything that a step uses is in a room:
+``config``, ``logs``, ``data``, ``training``, ``privacy``, ``serving``, ``reporting``, ``speed`` and ``runtime``.
+Nothing here imports Airflow.
 """
 
 import os

@@ -11,6 +11,7 @@ from tasks.runtime.progress import note
 from tasks.runtime.trial_runs import log_audit
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, TrainedTrial
+from tasks.training.warm_start import start_of
 
 
 def audit_group(trained: Sequence[TrainedTrial]) -> list[AuditedTrial]:
@@ -39,7 +40,7 @@ def audit(trained: TrainedTrial) -> AuditedTrial:
             f"audit of {trial.label()} failed: there is no evidence in {finished.folder}. "
             "Delete the folder and train again"
         )
-    result, statement = judge(trial, finished.record, evidence, name=finished.public_name)
+    result, statement = judge(trial, finished.record, evidence, name=finished.public_name, start=start_of(trial))
     finished.write_audit(result, statement)
     log_audit(trained["mlflow_run"], result, finished.statement)
     if result["verdict"] == "failed":

@@ -7,10 +7,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from tasks import cli_verbs
+from tasks import cli_ledger, cli_nights, cli_score, cli_verbs
+from tasks.cli_arguments import add_verb, list_of, positive
 from tasks.config.pipeline import SamplerName
 from tasks.config.selection import as_list
 from tasks.runtime.errors import UserError
@@ -65,24 +66,27 @@ def _parser() -> argparse.ArgumentParser:
     _add_data_verbs(verbs)
     _add_step_verbs(verbs)
     _add_privacy_verbs(verbs)
+    cli_nights.add_verbs(verbs)
+    cli_score.add_verbs(verbs)
+    cli_ledger.add_verbs(verbs)
     return parser
 
 
 def _add_pipeline_verbs(verbs: Any) -> None:
-    verb = _verb(verbs, "run", cli_verbs.run, "run a pipeline through its Airflow DAG and print its table")
+    verb = add_verb(verbs, "run", cli_verbs.run, "run a pipeline through its Airflow DAG and print its table")
     _selection_arguments(verb, pipeline="pipeline to run, or `all` (default: relative_loss)")
-    verb = _verb(verbs, "up", cli_verbs.up, "serve the reports, the Airflow UI and MLflow; Ctrl-C stops them")
+    verb = add_verb(verbs, "up", cli_verbs.up, "serve the reports, the Airflow UI and MLflow; Ctrl-C stops them")
     verb.add_argument("--reports-port", type=int, default=8090, metavar="PORT", help="default: 8090")
     verb.add_argument("--airflow-port", type=int, default=8080, metavar="PORT", help="default: 8080")
     verb.add_argument("--mlflow-port", type=int, default=5000, metavar="PORT", help="default: 5000")
     verb.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
-    _verb(verbs, "validate", cli_verbs.validate, "check pipelines.yaml and list every mistake in it")
+    add_verb(verbs, "validate", cli_verbs.validate, "check pipelines.yaml and list every mistake in it")
 
 
 def _add_data_verbs(verbs: Any) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "generate",
         cli_verbs.generate,
@@ -90,46 +94,48 @@ def _add_data_verbs(verbs: Any) -> None:
     )
     verb.add_argument("dataset", help="a synthetic dataset of pipelines.yaml")
     verb.add_argument("--profile", default="quick", help="profile that sets the number of rows (default: quick)")
-    verb.add_argument("--rows", type=_positive(int), metavar="N", help="number of rows, instead of the profile's")
-    verb = _verb(verbs, "describe", cli_verbs.describe, "read your log files and draft their section of pipelines.yaml")
+    verb.add_argument("--rows", type=positive(int), metavar="N", help="number of rows, instead of the profile's")
+    verb = add_verb(
+        verbs, "describe", cli_verbs.describe, "read your log files and draft their section of pipelines.yaml"
+    )
     verb.add_argument("files", nargs="+", help="one or more files, folders or quoted patterns")
     verb.add_argument("--name", help="name of the dataset (default: from the file's name)")
 
 
 def _add_step_verbs(verbs: Any) -> None:
-    verb = _verb(verbs, "prepare", cli_verbs.prepare, "split, transform and encode the datasets of a pipeline")
+    verb = add_verb(verbs, "prepare", cli_verbs.prepare, "split, transform and encode the datasets of a pipeline")
     _selection_arguments(verb)
     verb.add_argument(
         "--refit", action="store_true", help="build a new vocabulary, for a dataset that keeps an earlier one"
     )
-    verb = _verb(verbs, "plan", cli_verbs.plan, "prepare the data, then list a pipeline's trials with their noise")
+    verb = add_verb(verbs, "plan", cli_verbs.plan, "prepare the data, then list a pipeline's trials with their noise")
     _selection_arguments(verb)
-    verb = _verb(verbs, "train", cli_verbs.train, "train the trials of a plan")
+    verb = add_verb(verbs, "train", cli_verbs.train, "train the trials of a plan")
     _planned_run_arguments(verb)
     _number_argument(verb)
     several = verb.add_argument_group(
         "several processes", "start the same command in each; every process trains its share of each batch"
     )
     several.add_argument(
-        "--processes", type=_positive(int), default=1, metavar="N", help="number of processes (default: 1)"
+        "--processes", type=positive(int), default=1, metavar="N", help="number of processes (default: 1)"
     )
     several.add_argument(
         "--process", type=int, default=0, metavar="I", help="index of this process, from 0; process 0 writes the files"
     )
     several.add_argument("--coordinator", metavar="HOST:PORT", help="address on which process 0 listens for the others")
-    verb = _verb(verbs, "audit", cli_verbs.audit, "recompute ε of a plan's trained trials from their records")
+    verb = add_verb(verbs, "audit", cli_verbs.audit, "recompute ε of a plan's trained trials from their records")
     _planned_run_arguments(verb)
     _number_argument(verb)
-    verb = _verb(
+    verb = add_verb(
         verbs, "measure", cli_verbs.measure, "compute the noise curves or measure the speed that a plan asks for"
     )
     _planned_run_arguments(verb)
-    verb = _verb(verbs, "report", cli_verbs.report, "audit a plan's trained trials and write its page and tables")
+    verb = add_verb(verbs, "report", cli_verbs.report, "audit a plan's trained trials and write its page and tables")
     _planned_run_arguments(verb)
 
 
 def _add_privacy_verbs(verbs: Any) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs, "releases", cli_verbs.releases, "compute the total ε of publishing several models of the same data"
     )
     verb.add_argument(
@@ -137,40 +143,31 @@ def _add_privacy_verbs(verbs: Any) -> None:
         nargs="+",
         help="keys of audited trials with `randomness: secret`: the names of their folders in trials/",
     )
-    verb.add_argument("--delta", type=_positive(float), help="δ of the result (default: the trials' own)")
-    verb = _verb(verbs, "epsilon", cli_verbs.epsilon, "compute the ε of a DP-SGD run from its noise multiplier")
+    verb.add_argument("--delta", type=positive(float), help="δ of the result (default: the trials' own)")
+    verb = add_verb(verbs, "epsilon", cli_verbs.epsilon, "compute the ε of a DP-SGD run from its noise multiplier")
     _mechanism_arguments(verb)
     verb.add_argument(
         "--noise-multiplier",
-        type=_positive(float),
+        type=positive(float),
         required=True,
         metavar="SIGMA",
         help="σ: standard deviation of the noise, in units of the clip norm",
     )
     verb.add_argument(
         "--group-size",
-        type=_positive(int),
+        type=positive(int),
         default=1,
         metavar="K",
         help="protect K examples of one user together (default: 1)",
     )
-    verb = _verb(verbs, "calibrate", cli_verbs.calibrate, "compute the noise multiplier that a budget ε needs")
+    verb = add_verb(verbs, "calibrate", cli_verbs.calibrate, "compute the noise multiplier that a budget ε needs")
     _mechanism_arguments(verb)
     verb.add_argument(
         "--epsilon",
-        type=_list_of(_positive(float)),
+        type=list_of(positive(float)),
         required=True,
         help="budget that the run must not exceed, or several: 1,10",
     )
-
-
-def _verb(
-    verbs: Any, name: str, action: Callable[[argparse.Namespace], cli_verbs.Answer], text: str
-) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    verb.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to standard error")
-    verb.set_defaults(verb=action)
-    return verb
 
 
 def _selection_arguments(verb: argparse.ArgumentParser, pipeline: str = "default: relative_loss") -> None:
@@ -191,18 +188,18 @@ def _planned_run_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _number_argument(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--number", type=_positive(int), metavar="N", help="only trial N of the plan, counted from 1")
+    verb.add_argument("--number", type=positive(int), metavar="N", help="only trial N of the plan, counted from 1")
 
 
 def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--examples", type=_positive(int), required=True, metavar="N", help="N, the number of training examples"
+        "--examples", type=positive(int), required=True, metavar="N", help="N, the number of training examples"
     )
-    verb.add_argument("--batch-size", type=_positive(int), required=True, metavar="B", help="expected batch size")
+    verb.add_argument("--batch-size", type=positive(int), required=True, metavar="B", help="expected batch size")
     duration = verb.add_mutually_exclusive_group(required=True)
-    duration.add_argument("--epochs", type=_positive(float), help="expected number of passes over the examples")
-    duration.add_argument("--steps", type=_positive(int), help="number of steps, instead of --epochs")
-    verb.add_argument("--delta", type=_positive(float), help="default: 1/N")
+    duration.add_argument("--epochs", type=positive(float), help="expected number of passes over the examples")
+    duration.add_argument("--steps", type=positive(int), help="number of steps, instead of --epochs")
+    verb.add_argument("--delta", type=positive(float), help="default: 1/N")
     verb.add_argument(
         "--sampler",
         choices=get_args(SamplerName),
@@ -219,28 +216,3 @@ def _number_or_text(text: str) -> int | str:
         return int(text)
     except ValueError:
         return text
-
-
-def _positive(kind: type) -> Callable[[str], Any]:
-    expected = "a positive whole number" if kind is int else "a positive number"
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-        return value
-
-    return parse
-
-
-def _list_of(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    def parse_all(text: str) -> list[Any]:
-        values = [parse(part.strip()) for part in text.split(",") if part.strip()]
-        if not values:
-            raise argparse.ArgumentTypeError(f"expected a comma-separated list, got {text!r}")
-        return values
-
-    return parse_all

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from tasks.cli_arguments import Answer
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home
 from tasks.runtime.progress import counted
@@ -16,13 +17,6 @@ from tasks.runtime.progress import counted
 if TYPE_CHECKING:
     from tasks.privacy.questions import AccountingAnswer, Training
     from tasks.training.items import PlannedTrial
-
-
-class Answer(NamedTuple):
-    """What a verb found: ``result`` for ``--json``, ``text`` to print without it."""
-
-    result: Any
-    text: str = ""
 
 
 def run(options: Namespace) -> Answer:
@@ -66,8 +60,9 @@ def validate(options: Namespace) -> Answer:
     from tasks.config.loading import config_path, load_config
 
     config = load_config()
-    counts = {name: len(getattr(config, name)) for name in ("datasets", "profiles", "pipelines")}
-    summary = ", ".join(counted(count, name.removesuffix("s")) for name, count in counts.items())
+    words = {"datasets": "dataset", "profiles": "profile", "pipelines": "pipeline", "nightly": "nightly retrain"}
+    counts = {name: len(getattr(config, name)) for name in words}
+    summary = ", ".join(counted(count, words[name]) for name, count in counts.items())
     return Answer({"valid": True, **counts}, f"{config_path()} is valid: {summary}")
 
 

@@ -42,7 +42,12 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {option for action in parser._actions for option in action.option_strings}
+    """The options of a verb, and of the verbs under it."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    below = (
+        [options_of(one) for action in inner for one in action.choices.values()] if parser.prog.count(" ") > 2 else []
+    )
+    return {option for action in parser._actions for option in action.option_strings}.union(*below)
 
 
 def commands(page: Path, start: str) -> Iterator[list[str]]:

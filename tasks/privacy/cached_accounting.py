@@ -47,12 +47,13 @@ def noise_multiplier_for(
     sampler: str = "poisson",
     vocabulary: VocabularyRelease | None = None,
     accountant: Literal["tightest", "RDP"] = "tightest",
+    trainings: int = 1,
 ) -> float:
-    """Returns the noise multiplier that keeps a training within a budget of (ε, δ).
+    """Returns the noise multiplier that keeps a training, or several equal ones together, within a budget of (ε, δ).
 
-    The budget also covers truncating large batches, which takes a fixed share of δ; the missing tails of the noise,
-    for the largest model and the noise of secret runs; and ``vocabulary``, a private vocabulary released from the
-    same examples.
+    The budget also covers truncating large batches, which takes a fixed share of δ for each training; the missing
+    tails of the noise, for the largest model and the noise of secret runs; and ``vocabulary``, a private vocabulary
+    released from the same examples.
     """
     return remembered(
         _noise_multiplier,
@@ -65,6 +66,7 @@ def noise_multiplier_for(
         # Two draws of a vocabulary cost the same, so ``draw`` is not part of the question.
         vocabulary=None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta],
         accountant=accountant,
+        trainings=trainings,
     )
 
 
@@ -78,6 +80,7 @@ def _noise_multiplier(
     sampler: str,
     vocabulary: list[float] | None,
     accountant: Literal["tightest", "RDP"],
+    trainings: int,
 ) -> float:
     import dp_accounting
 
@@ -86,11 +89,13 @@ def _noise_multiplier(
     from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
 
     made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
-    left = delta * (1 - TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary[1])
+    left = delta * (1 - trainings * TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary[1])
     tails = functools.partial(tail_charge, made, steps=steps, tails=NoiseTails())
 
     def event(noise_multiplier: float) -> dp_accounting.DpEvent:
         training = made.event(noise_multiplier=noise_multiplier, steps=steps)
+        if trainings > 1:
+            training = dp_accounting.SelfComposedDpEvent(training, trainings)
         if vocabulary is None:
             return training
         return dp_accounting.ComposedDpEvent([training, dp_accounting.GaussianDpEvent(vocabulary[0])])
@@ -99,7 +104,7 @@ def _noise_multiplier(
         return calibrate_noise(
             event,
             target_epsilon=epsilon,
-            target_delta=(left - reserved) * (1 - tails(noise_multiplier=1.0).share),
+            target_delta=(left - reserved) * (1 - min(1.0, trainings * tails(noise_multiplier=1.0).share)),
             neighboring_relation=made.neighboring_relation,
             accountant=accountant,
         )
@@ -108,10 +113,10 @@ def _noise_multiplier(
     # The compiled step gets the noise multiplier as a float32 number, which may be below by one part in 10⁷.
     reserved = NOISE_TAIL_SHARE_OF_DELTA * left
     enough = at(reserved)
-    needed = tails(noise_multiplier=enough * (1 - 1e-6)).delta
+    needed = trainings * tails(noise_multiplier=enough * (1 - 1e-6)).delta
     if needed > reserved:
         reserved = min(needed, left / 2)
-        least = least_noise_multiplier(made, steps=steps, tails=NoiseTails(), allowed=reserved)
+        least = least_noise_multiplier(made, steps=steps, tails=NoiseTails(), allowed=reserved / trainings)
         enough = max(at(reserved), least * (1 + 1e-6))
     return enough
 

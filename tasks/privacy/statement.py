@@ -59,8 +59,13 @@ def private_statement(
     audit: AuditResult,
     vocabulary: Mapping[str, Any],
     name: str,
+    *,
+    started_from: str | None = None,
 ) -> str:
-    """Returns the statement of a DP-SGD trial as Markdown, from its record and the audit's result."""
+    """Returns the statement of a DP-SGD trial as Markdown, from its record and the audit's result.
+
+    ``started_from`` is the public name of the model whose parameters were the initial ones, if there is one.
+    """
     return f"""\
 # Privacy statement
 
@@ -83,6 +88,7 @@ def private_statement(
 | Training | inside ε: DP-SGD, {_clipped(record)}, Gaussian noise on the sum |
 | Vocabulary | {_VOCABULARIES[vocabulary["kind"]].format(**vocabulary)} |
 | Log transform | independent of the data: a fixed function of each value |
+{_initial(started_from)}\
 | Hyperparameter tuning | **outside ε**: ε is for a single training run |
 
 ## Accounting
@@ -228,6 +234,16 @@ def _clipped(record: MechanismRecord) -> str:
     if record.microbatch_size > 1:
         what = f"mean gradients of groups of {record.microbatch_size} (each example draws its group independently)"
     return f"{what} {clip_factor(record.clipping).statement}"
+
+
+def _initial(started_from: str | None) -> str:
+    if started_from is None:
+        return ""
+    return (
+        f"| Initial parameters | **the released ones of another model**, `{started_from}`. That costs the examples of "
+        "this training nothing more. For an example that both trainings saw, the guarantees of the two models compose: "
+        "the ε above is what this training adds |\n"
+    )
 
 
 def _clip_norm(record: MechanismRecord) -> str:

@@ -31,6 +31,7 @@ from tasks.privacy.statement import diverged_statement, non_private_statement, p
 from tasks.runtime.errors import UserError
 from tasks.training.finished import Evidence, TrialRecord
 from tasks.training.trial import Trial
+from tasks.training.warm_start import Start
 
 # The attack's ε is logged at the trial's δ and at the usual confidence. The comparison that fails a run is
 # stricter: more confidence, and a much smaller δ, which weakens the attack less.
@@ -46,11 +47,12 @@ class AuditFailure(UserError):
 
 
 def judge(
-    trial: Trial, record: TrialRecord, evidence: Evidence, *, name: str = "without a name"
+    trial: Trial, record: TrialRecord, evidence: Evidence, *, name: str = "without a name", start: Start | None = None
 ) -> tuple[AuditResult, str]:
     """Returns the audit's result and the privacy statement of a trial. Reads and writes no files.
 
     ``name`` is what the statement calls the trial. It must say nothing about the data, as the trial's key does.
+    ``start`` is the model that a trial with a warm start names (``tasks.training.warm_start.start_of``).
 
     Raises ``AuditFailure`` if a private trial has no record of its mechanism.
     """
@@ -61,11 +63,11 @@ def judge(
         raise AuditFailure(f"audit of {trial.label()} failed: a private trial left no record of its mechanism")
     if trial.mechanism == "label_dp":
         return _judge_labels(trial, LabelRecord.from_json(mechanism), evidence, name)
-    return _judge_dp_sgd(trial, MechanismRecord.from_json(mechanism), record, evidence, name)
+    return _judge_dp_sgd(trial, MechanismRecord.from_json(mechanism), record, evidence, name, start)
 
 
 def _judge_dp_sgd(
-    trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence, name: str
+    trial: Trial, ran: MechanismRecord, record: TrialRecord, evidence: Evidence, name: str, start: Start | None
 ) -> tuple[AuditResult, str]:
     bound = epsilon_of(ran, trial.target_delta)
     claim = ran.as_claimed()
@@ -75,6 +77,7 @@ def _judge_dp_sgd(
     findings += _batch_findings(ran, record, evidence)
     findings += _step_findings(ran, record, evidence)
     findings += _vocabulary_findings(ran, record)
+    findings += _start_findings(trial, evidence, start)
     attack, attack_findings = _attack(trial, ran, evidence)
     findings += attack_findings
     lower = epsilon_lower_of(ran, trial.target_delta)
@@ -100,7 +103,8 @@ def _judge_dp_sgd(
             "attack": attack,
         }
     )
-    return result, private_statement(trial, ran, bound, result, record["vocabulary"], name)
+    started_from = None if trial.start_from is None else start.name if start else "unknown"
+    return result, private_statement(trial, ran, bound, result, record["vocabulary"], name, started_from=started_from)
 
 
 def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence, name: str) -> tuple[AuditResult, str]:
@@ -207,6 +211,22 @@ def _vocabulary_findings(ran: MechanismRecord, record: TrialRecord) -> list[str]
         "probed": "another draw of counts",
     }
     return [defect for part, name in names.items() for defect in GaussianNoise.from_json(measured[part]).defects(name)]
+
+
+def _start_findings(trial: Trial, evidence: Evidence, start: Start | None) -> list[str]:
+    """Checks that a warm start was from the stated model, and that this has a guarantee.
+
+    The digest of the initial state ties what ran to the parameters that the evidence has the digest of.
+    """
+    if trial.start_from is None:
+        return []
+    if start is None:
+        return ["the model that the training started from was not looked at"]
+    if start.refused is not None:
+        return [f"the training must not start from the model that it names: {start.refused}"]
+    if evidence.get("initial_parameters") != start.digest:
+        return ["the initial parameters are not those of the model that the training says it started from"]
+    return []
 
 
 def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence) -> list[str]:

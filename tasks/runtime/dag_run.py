@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.check import check
 from tasks.config.loading import config_path
-from tasks.config.selection import Selection, run_title
+from tasks.config.selection import run_title
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
 from tasks.runtime.handed_over import hand_over
@@ -41,6 +41,18 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
     if selection.raw is not None:
         conf["raw"] = selection.raw
+    return run_dag(selection.pipeline, run_title(selection), conf, f"profile {selection.profile}")
+
+
+def run_dag(dag: str, title: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
+    """Runs a DAG to its end and returns the result that its last step printed; see ``run_pipeline``.
+
+    Args:
+        dag: The DAG's id.
+        title: What the run is, for lists of runs.
+        conf: The values of the trigger form.
+        what: What the run is, for the first line.
+    """
     servers = running_servers()
     if servers is not None and servers.config != str(config_path().resolve()):
         say(f"`make up` runs with another configuration, {servers.config}: running without it")
@@ -48,9 +60,9 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     with signals_interrupt():
         try:
             if servers is not None:
-                say(f"running DAG {selection.pipeline}, profile {selection.profile}")
-                return hand_over(servers, selection.pipeline, run_title(selection), conf)
-            return _run_alone(selection, conf)
+                say(f"running DAG {dag}, {what}")
+                return hand_over(servers, dag, title, conf)
+            return _run_alone(dag, conf, what)
         except KeyboardInterrupt:
             say(
                 f"interrupted. Prepared data, finished trials and checkpoints are kept in {home()}: "
@@ -59,14 +71,14 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
             raise
 
 
-def _run_alone(selection: Selection, conf: Mapping[str, Any]) -> dict[str, str]:
+def _run_alone(dag: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
     folder = airflow_folder(alone=True)
     ensure_airflow(folder)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    log = home() / "logs" / f"{selection.pipeline}-{now}.log"
+    log = home() / "logs" / f"{dag}-{now}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    say(f"running DAG {selection.pipeline}, profile {selection.profile}; full log: {log}")
-    command = [sys.executable, "-m", "airflow", "dags", "test", selection.pipeline, "--conf", json.dumps(dict(conf))]
+    say(f"running DAG {dag}, {what}; full log: {log}")
+    command = [sys.executable, "-m", "airflow", "dags", "test", dag, "--conf", json.dumps(dict(conf))]
     output = RunOutput()
     # Else every log begins with it.
     quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}

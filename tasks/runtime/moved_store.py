@@ -1,7 +1,7 @@
 """Lets the embedded MLflow store follow its home folder.
 
-MLflow stores the folder of a run's artifacts as an absolute path, for each experiment and each run, and makes a
-relative one absolute. In a home that was moved or copied, these paths still lead to the old place.
+MLflow stores the folder of artifacts as an absolute path, for each experiment, run, model and version of a registered
+model, and makes a relative one absolute. In a home that was moved or copied, these paths still lead to the old place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ def adopt_artifacts(store: Path) -> None:
         for table, column, key in (
             ("experiments", "artifact_location", "experiment_id"),
             ("runs", "artifact_uri", "run_uuid"),
+            ("logged_models", "artifact_location", "model_id"),
+            ("model_versions", "storage_location", "rowid"),
         ):
+            if table not in tables:
+                continue
             stored = connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
             moved = [(f"{here}/{inside}", row) for row, path in stored if (inside := _inside(path, here)) is not None]
             if moved:

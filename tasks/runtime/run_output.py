@@ -52,7 +52,7 @@ class _TrialsLeft:
         planned = re.search(r"planned (\d+) trials?, (\d+) of them", line)
         if planned:
             self._total = int(planned[1]) - int(planned[2])
-        if not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
+        if not self._total or not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
             return ""
         self._ends.append(time.monotonic())
         done = len(self._ends)

@@ -237,11 +237,11 @@ class TestAccounting:
 class TestValidate:
     def test_the_shipped_file(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate"]) == 0
-        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 5 datasets, 3 profiles, 9 pipelines\n"
+        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 6 datasets, 3 profiles, 9 pipelines, 1 nightly retrain\n"
         assert capsys.readouterr().out == expected
 
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        expected = {"valid": True, "datasets": 5, "profiles": 3, "pipelines": 9}
+        expected = {"valid": True, "datasets": 6, "profiles": 3, "pipelines": 9, "nightly": 1}
         assert answer(capsys, "validate", "--json") == expected
 
     def test_a_file_with_mistakes(self, tmp_path: Path) -> None:
@@ -285,7 +285,8 @@ class TestRefusals:
             (
                 ("run", "--dataset", "criteo_kagle"),
                 "Dataset: unknown dataset 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
-                "known: synthetic_display, synthetic_clicks, criteo_kaggle, criteo_attribution, criteo_search",
+                "known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, criteo_attribution, "
+                "criteo_search",
             ),
             (
                 ("run", "--profile", "huge"),
@@ -296,7 +297,7 @@ class TestRefusals:
             (("run", "--seeds", "500"), "Seeds: 500 is too many; at most 100"),
             (
                 ("generate", "nothing"),
-                "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, criteo_kaggle, "
+                "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, "
                 "criteo_attribution, criteo_search",
             ),
             (

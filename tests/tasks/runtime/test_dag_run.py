@@ -57,7 +57,7 @@ def test_servers_with_another_configuration_do_not_get_the_run(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = []
-    monkeypatch.setattr(dag_run, "_run_alone", lambda selection, conf: alone.append(selection.pipeline) or {})
+    monkeypatch.setattr(dag_run, "_run_alone", lambda dag, conf, what: alone.append(dag) or {})
     at = Addresses(os.getpid(), "", "", "", "/elsewhere/pipelines.yaml")
     with as_the_running_servers(at):
         run_pipeline({"profile": "smoke"})

@@ -107,10 +107,16 @@ def test_the_real_servers(home: Path, tmp_path: Path) -> None:
 
         def dags() -> dict[str, Any] | None:
             found = {dag["dag_id"]: dag for dag in servers.get("dags")["dags"]}
-            return found if {*load_config().pipelines, "prepare_data"} <= set(found) else None
+            return (
+                found
+                if {*load_config().pipelines, "prepare_data", "nightly_retrain_conversions"} <= set(found)
+                else None
+            )
 
         found = wait_until(dags, 120, "a DAG for each pipeline, and the one for data")
-        assert not any(dag["is_paused"] or dag["has_import_errors"] for dag in found.values())
+        paused = {name for name, dag in found.items() if dag["is_paused"]}
+        assert paused == {"nightly_retrain_conversions"}, "nobody has switched it on"
+        assert not any(dag["has_import_errors"] for dag in found.values())
         assert servers.get("importErrors")["import_errors"] == []
         assert servers.get("pools/gpu")["slots"] == 1
 
