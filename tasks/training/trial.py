@@ -24,6 +24,10 @@ from tasks.runtime.progress import counted
 # Increased when a change of the training code changes results, so that trials of earlier code are not reused.
 TRAINING_VERSION = 5
 
+# Settings that came later. One at its default is left out of the description, so that trials without it keep the keys
+# that they had before.
+_LEFT_OUT_AT_DEFAULT = ("start_from",)
+
 # The kinds of randomised response, for people.
 RESPONSES: dict[ResponseName, str] = {
     "binary": "randomised response",
@@ -73,11 +77,11 @@ class Trial(BaseModel):
     start_from: Annotated[str, Field(pattern=r"^[0-9a-f]+$")] | None = None
 
     @model_serializer(mode="wrap")
-    def _without_start(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out ``start_from`` if there is none, so that such trials keep the keys that they had without it."""
+    def _without_defaults(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialized(self)
-        if self.start_from is None:
-            values.pop("start_from", None)
+        for name in _LEFT_OUT_AT_DEFAULT:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                values.pop(name, None)
         return values
 
     @property
