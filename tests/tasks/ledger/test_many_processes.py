@@ -47,7 +47,8 @@ def answer(process: subprocess.Popen[str]) -> str:
 def test_two_processes_that_reserve_at_once_500_times_cannot_overspend(url: str) -> None:
     processes = [start("reserve", url, name, 500, SIGMA, TOTAL.epsilon, DELTA) for name in ("one", "other")]
     for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
