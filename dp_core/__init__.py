@@ -3,5 +3,5 @@
 It knows nothing of Airflow, MLflow, Dask, YAML or files; ``tasks`` builds on it.
 
 Doors: the rooms ``clipping``, ``models``, ``training``, ``accounting``, ``labels``, ``audit`` and ``evaluation``,
-and the modules ``sampling``, ``epochs`` and ``partition_selection``.
+and the modules ``sampling``, ``cyclic_sampling``, ``epochs`` and ``partition_selection``.
 """

@@ -1,7 +1,8 @@
 """Batch samplers: which examples take part in which step, and the accounting that belongs to it.
 
 A sampler draws the batches and also produces the accounting event for them, so nobody retypes the sampling
-probability or the number of releases. There are three samplers.
+probability or the number of releases. There are three samplers, and a form of the
+first for correlated noise in ``dp_core.cyclic_sampling``.
 
 *Poisson.* Each example joins each batch independently with probability q. JAX needs fixed shapes, so a batch
 has ``max_batch_size`` slots. In the rare case that more examples are drawn, a random subset of that size is kept.
@@ -284,6 +285,19 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }
 
 
+def named_sampler(name: str, fields: tuple[int, int, int, tuple[int, ...], int], *, bands: int = 1) -> Sampler:
+    """Returns the sampler of a name, with the fields of ``Sampler`` in their order."""
+    if name not in SAMPLERS:
+        raise ValueError(f"unknown sampler {name!r}; known: {', '.join(SAMPLERS)}")
+    if bands == 1:
+        return SAMPLERS[name](*fields)
+    if name != "poisson":
+        raise ValueError(f"correlated noise (bands above 1) is accounted for with sampler 'poisson', not {name!r}")
+    from dp_core.cyclic_sampling import CyclicPoissonSampler
+
+    return CyclicPoissonSampler(*fields, parts=bands)
+
+
 def make_sampler(
     name: str = "poisson",
     *,
@@ -293,6 +307,7 @@ def make_sampler(
     target_delta: float,
     entropy: Sequence[int] = (),
     microbatch_size: int = 1,
+    bands: int = 1,
 ) -> Sampler:
     """Makes a sampler with as many slots per batch as truncation needs to stay negligible.
 
@@ -304,18 +319,18 @@ def make_sampler(
         target_delta: The δ of the whole training.
         entropy: The seed of the batches.
         microbatch_size: The expected number of examples in a group; 1 for no groups.
+        bands: The number of steps that noise is correlated over; 1 for independent noise.
 
     Returns:
         A sampler with ``truncation_delta(steps)`` of at most ``TRUNCATION_SHARE_OF_DELTA`` of ``target_delta``.
 
     Raises:
-        ValueError: If the sampler is unknown or the batch size is out of range.
+        ValueError: If the sampler is unknown, or the batch size or the number of bands is out of range.
     """
     if not 0 < expected_batch_size <= examples:
         raise ValueError(f"expected_batch_size must be from 1 to {examples}, got {expected_batch_size}")
-    if name not in SAMPLERS:
-        raise ValueError(f"unknown sampler {name!r}; known: {', '.join(SAMPLERS)}")
-    sampler = SAMPLERS[name](examples, expected_batch_size, expected_batch_size, tuple(entropy), microbatch_size)
+    fields = (examples, expected_batch_size, expected_batch_size, tuple(entropy), microbatch_size)
+    sampler = named_sampler(name, fields, bands=bands)
     if isinstance(sampler, ShuffledSampler):
         return sampler
     allowed = TRUNCATION_SHARE_OF_DELTA * target_delta / steps

@@ -14,10 +14,11 @@ import dp_accounting
 from dp_accounting import NeighboringRelation
 
 from dp_core.accounting.epsilon import EpsilonBound, epsilon_bound
+from dp_core.accounting.events import gaussian_event
 from dp_core.accounting.noise_split import combined_noise_multiplier
 from dp_core.accounting.noise_tails import LARGEST_MODEL, MOST_SUMMANDS, SUPPORT, NoiseTails, TailCharge, tail_charge
 from dp_core.clipping.factors import clip_factor
-from dp_core.sampling import SAMPLERS, Sampler
+from dp_core.sampling import SAMPLERS, Sampler, named_sampler
 
 # How far emptying one example can move a sum of clipped vectors, in clip norms. An example by itself
 # adds a vector of norm at most 1. An example in a group turns one such vector into another.
@@ -73,6 +74,10 @@ class MechanismRecord:
             that are only asked about: a model larger than any here, with the noise of secret runs.
         noise_support: The largest size of a normal draw, in its standard deviations.
         noise_summands: The number of draws that are summed for the noise of a coordinate.
+        label_rate_noise_multiplier: The noise on the sum of labels that the initial bias was computed from, relative
+            to its sensitivity; None if nothing of the kind was released (``dp_core.training.label_rate``).
+        bands: The number of steps that noise is correlated over, and of the parts that batches are sampled from in
+            turn; 1 for independent noise. No column of the noise's matrix may be longer than 1 (``banded_noise``).
     """
 
     sampler: str
@@ -90,18 +95,28 @@ class MechanismRecord:
     coordinates: int = LARGEST_MODEL
     noise_support: float = SUPPORT
     noise_summands: int = MOST_SUMMANDS
+    label_rate_noise_multiplier: float | None = None
+    bands: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as a JSON-able dictionary."""
-        return dataclasses.asdict(self)
+        value = dataclasses.asdict(self)
+        # Left out where there is none, so that records without it are as they always were.
+        if self.label_rate_noise_multiplier is None:
+            del value["label_rate_noise_multiplier"]
+        if self.bands == 1:
+            del value["bands"]
+        return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MechanismRecord:
         """Reads what ``to_json`` returned.
 
         Raises:
-            KeyError: If a field is missing. No default stands in for it: earlier noise did not reach as far.
+            KeyError: If a field is missing, other than those of the label rate and the bands, which came later. No
+                default stands in for the others: earlier noise did not reach as far.
         """
+        value = {"label_rate_noise_multiplier": None, "bands": 1, **value}
         value = {field.name: value[field.name] for field in dataclasses.fields(cls)}
         vocabulary = value["vocabulary"]
         return cls(**{**value, "vocabulary": None if vocabulary is None else VocabularyRelease(*vocabulary)})
@@ -111,9 +126,8 @@ class MechanismRecord:
         """The sampler that the record names, which provides the accounting."""
         if self.sampler not in SAMPLERS:
             raise ValueError(f"no accounting for sampler {self.sampler!r}; known: {', '.join(SAMPLERS)}")
-        return SAMPLERS[self.sampler](
-            self.examples, self.expected_batch_size, self.max_batch_size, microbatch_size=self.microbatch_size
-        )
+        fields = (self.examples, self.expected_batch_size, self.max_batch_size, (), self.microbatch_size)
+        return named_sampler(self.sampler, fields, bands=self.bands)
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
@@ -133,14 +147,20 @@ class MechanismRecord:
         return noise_multiplier
 
     def training_event(self, *, group_size: int = 1) -> dp_accounting.DpEvent:
-        """Returns the event of the noisy sums alone, without the vocabulary and without truncation.
+        """Returns the event of the noisy sums, and of the label rate if it was released for this training.
+
+        The vocabulary and truncation are not in it.
 
         Args:
             group_size: The number of examples that neighbours differ in, for user-level privacy.
         """
-        return self.stated_sampler.event(
+        sums = self.stated_sampler.event(
             noise_multiplier=self.effective_noise_multiplier, steps=self.steps, group_size=group_size
         )
+        if self.label_rate_noise_multiplier is None:
+            return sums
+        rate = gaussian_event(noise_multiplier=self.label_rate_noise_multiplier, releases=1, group_size=group_size)
+        return dp_accounting.ComposedDpEvent([sums, rate])
 
     def truncation_delta(self, *, group_size: int = 1) -> float:
         """Returns the part of δ that truncation uses up: of large batches, and of the noise.

@@ -43,6 +43,9 @@ In both, the error is on the side that is not multiplied by e^ε. Steps add up (
 For a group of k, with j of them in the batch with probability w_j, r_j(x) is at most w_j·q_j/(w₀·p₀), so a step costs
 Σ w_j·η(j·s)/w₀; and never more than η(k·s), the probability that f₀ differs from any of the others.
 
+*Correlated noise* of b bands is a step of the above for each round (``banded_noise``), with q·b for q and the b·d
+coordinates of a block of rows for d. The rows are post-processing of the draws, so coordinates may be redrawn as above.
+
 *Shuffling* is accounted for given the batch that an example is in: η(s) an epoch, by f₀ for one direction and f₁ for
 the other. So are groups in balls in bins. k examples take part in up to k steps: k·η(k·s).
 
@@ -61,6 +64,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from dp_core.cyclic_sampling import CyclicPoissonSampler
 from dp_core.sampling import BallsInBinsSampler, EpochSampler, PoissonSampler, Sampler
 
 # A draw of ``dp_core.training.noise`` reaches 9.0801.
@@ -141,6 +145,10 @@ def tail_charge(
     shift = 1 / noise_multiplier
     if isinstance(sampler, PoissonSampler):
         return TailCharge(min(1.0, steps * _poisson_delta(sampler.sampling_probability, shift, tails, group_size)))
+    if isinstance(sampler, CyclicPoissonSampler) and group_size == 1:
+        block = tails._replace(coordinates=tails.coordinates * sampler.parts)
+        one = _poisson_delta(sampler.round_probability, shift, block, group_size)
+        return TailCharge(min(1.0, sampler.rounds(steps) * one))
     if isinstance(sampler, BallsInBinsSampler) and group_size == 1:
         outside = 2 * float(stats.norm.sf(tails.support))
         edges = max(steps * tails.edge_delta(shift), sampler.epochs(steps) * tails.participation_delta(shift))

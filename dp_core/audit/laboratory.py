@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from dp_core.audit.correlation import Past, covered_coordinates, moments_of, no_past, some_past
 from dp_core.audit.noise_checks import NoiseTest, correlation_test, noise_tests
 from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
+from dp_core.audit.starts import first_moments, first_updates, with_moments
 from dp_core.audit.step_oracle import (
+    Comparison,
+    Compiled,
     Fill,
     OracleState,
     OracleStep,
     clipped_weights,
     excess,
     gradient_rounding,
+    iterate_weight,
+    mean_gradient,
     optimizer_oracle,
     per_example_gradients,
+    rate_share,
     take_step,
 )
 from dp_core.clipping.factors import clip_factor
-from dp_core.training.method import Method
 from dp_core.training.noise import add_gaussian, standard_normal
-from dp_core.training.physical_batches import PhysicalShape
 from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_trainer
 
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
@@ -35,45 +40,6 @@ _MOVE, _MOVE_BY_NOISE = 0.05, 0.01
 _NOISE_DRAWS, _MOST_NOISY_STEPS, _COUNT_DRAWS = 250_000, 4096, 4096
 # The same for a program that was measured before.
 _FEW_NOISE_DRAWS, _FEW_NOISY_STEPS = 80_000, 3
-
-
-class Compiled(NamedTuple):
-    """Identifies a compiled program: a method's step in dispatches of a given shape.
-
-    Attributes:
-        method: The method that trained.
-        shape: The physical batches of one step.
-        steps: Number of steps in a dispatch.
-    """
-
-    method: Method
-    shape: PhysicalShape
-    steps: int
-
-
-class Comparison(NamedTuple):
-    """A run of the probe against the oracle.
-
-    Attributes:
-        run: "sparse", "full", "noise" or "whole".
-        excess: Largest deviation of a coordinate of the parameters or the optimiser's state, divided by what rounding
-            explains. Above 1 the program is not the oracle.
-        parameter: The parameter that it is in.
-        scale: The program's movement as a multiple of the oracle's, by least squares.
-        residual: What is left of the movement after scaling, relative to it.
-        clip_norm: The clip norm after the run, as a multiple of the oracle's.
-        steps: Number of steps.
-        examples: Number of rows with examples, over all steps.
-    """
-
-    run: str
-    excess: float
-    parameter: str
-    scale: float
-    residual: float
-    clip_norm: float
-    steps: int
-    examples: int
 
 
 class Laboratory:
@@ -91,9 +57,14 @@ class Laboratory:
         paths = jax.tree_util.tree_flatten_with_path(self.padded)[0]
         self.names = ["/".join(part.key for part in path) for path, _ in paths]
         self.ends = np.cumsum([leaf.size for _, leaf in paths])
+        # The kernels of dense layers, which decay.
+        self.kernels = np.concatenate([np.full(leaf.size, float(path[-1].key == "kernel")) for path, leaf in paths])
         self.zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), self.padded)
         self.last_median = 0.0
         self._noise: dict[int, np.ndarray] = {}
+        covered = covered_coordinates(self.padded)
+        self._no_past = no_past(self.method, covered)
+        self._some_past = some_past(self.method, covered, np.random.default_rng(0))
 
     def compare(
         self, data: tuple[np.ndarray, ...], rng: np.random.Generator, *, stretch: float = 30.0
@@ -142,43 +113,62 @@ class Laboratory:
     ) -> Comparison:
         """Runs one dispatch and the oracle's steps, and compares their ends."""
         hyper = self._with_rate(hyper._replace(l2_clip_norm=clip_norm), examples, fills, step)
-        traced = as_traced(hyper)
-        state = self.trainer.init(self.params, traced)
-        state = state._replace(step=self.method.placement.copied(np.asarray(step, np.int32)))
+        traced, oracle = as_traced(hyper), self.start_state(clip_norm, step)
+        past = self.past(step)
+        state = past.put(self.method, self.start_at(traced, oracle))
         steps = to_steps(self.compiled.method, self.compiled.shape, self.compiled.steps, examples, fills)
         after, _ = self.trainer.run(state, steps, self.key, traced)
-        oracle = self._start(clip_norm, step)
-        positions = [oracle.params[1]]
+        states = [oracle]
         for fill in fills:
-            oracle = take_step(self.optimizer, oracle, self._oracle_step(oracle, examples, fill, traced))
-            positions.append(oracle.params[1])
-        return self._compared(name, self.method.placement.whole(after), positions, oracle, fills)
+            one, past = self._oracle_step(oracle, examples, fill, traced, past)
+            oracle = take_step(self.optimizer, oracle, one)
+            states.append(oracle)
+        return self._compared(name, after, states, fills, past)
+
+    def past(self, step: int) -> Past:
+        """Returns the noises before a step of the probe: none before the first, and made-up ones before any other."""
+        return self._some_past if step else self._no_past
 
     def _with_rate(
         self, hyper: Hyperparameters, examples: Examples, fills: Sequence[Fill], step: int
     ) -> Hyperparameters:
         """Returns the numbers with a rate that moves the parameters visibly and not far."""
-        count = float(hyper.expected_batch_size) / self.method.microbatch_size
-        one = self._oracle_step(self._start(float(hyper.l2_clip_norm), step), examples, fills[0], hyper)
-        mean = (one.clipped_sum + one.noise) / count
-        moments = np.full((len(self.optimizer.initial), self.ends[-1]), 0.0)
-        moments += np.array(self.optimizer.initial).reshape(-1, 1)
-        _, direction = self.optimizer.update(moments, mean, _flat(self.padded), 1)
+        start = self.start_state(float(hyper.l2_clip_norm), step)
+        one, _ = self._oracle_step(start, examples, fills[0], hyper, self.past(step))
+        _, direction = self.optimizer.update(
+            start.moments[1], mean_gradient(one), _flat(self.padded), start.updates + 1, one.noise_deviation
+        )
+        direction = direction - one.weight_decay * _flat(self.padded)
         by_noise = not any(np.any(fill.examples >= 0) for fill in fills)
         size = np.sqrt(np.mean(direction**2)) if by_noise else _length(direction)
         wanted = (_MOVE_BY_NOISE if by_noise else _MOVE) / max(float(size), 1e-30)
-        decay = 0.5 * (1 + np.cos(np.pi * step / float(hyper.total_steps)))
-        return hyper._replace(learning_rate=min(wanted / max(decay, 1e-12), 1e30))
+        return hyper._replace(learning_rate=min(wanted / max(rate_share(hyper, step), 1e-12), 1e30))
 
-    def _start(self, clip_norm: float, step: int) -> OracleState:
-        flat, initial = _flat(self.padded), np.array(self.optimizer.initial).reshape(-1, 1)
-        moments = np.tile(initial, (1, len(flat)))
-        return OracleState(np.stack([flat] * 3), np.stack([moments] * 3), float(np.float32(clip_norm)), step)
+    def start_state(self, clip_norm: float, step: int) -> OracleState:
+        """Returns the oracle's state before a run."""
+        three = np.stack([_flat(self.padded)] * 3)
+        moments = np.stack([first_moments(self.optimizer, self.ends[-1])] * 3)
+        return OracleState(three, three, moments, float(np.float32(clip_norm)), step, first_updates(self.optimizer))
 
-    def _oracle_step(self, state: OracleState, examples: Examples, fill: Fill, hyper: Hyperparameters) -> OracleStep:
+    def start_at(self, hyper: Hyperparameters, oracle: OracleState) -> TrainState:
+        """Returns the program's state at the oracle's step, updates and moments."""
+        placement = self.method.placement
+        state = self.trainer.init(self.params, hyper)
+        state = state._replace(step=placement.copied(np.asarray(oracle.step, np.int32)))
+        if self.optimizer.scales is None:
+            return state
+        return with_moments(placement, state, oracle.updates, [self._tree(one) for one in oracle.moments[1]])
+
+    def _oracle_step(
+        self, state: OracleState, examples: Examples, fill: Fill, hyper: Hyperparameters, past: Past
+    ) -> tuple[OracleStep, Past]:
+        """Returns the numbers of a step, and the noises before the next."""
         method = self.method
         expected_count = float(hyper.expected_batch_size) / method.microbatch_size
         clipped_sum = rounding = np.zeros(self.ends[-1])
+        scales = np.ones(self.ends[-1])
+        if self.optimizer.scales is not None:
+            scales = state.moments[1, self.optimizer.scales]
         too_long = 0
         if np.any(fill.examples >= 0):
             params = self._tree(state.params[1].astype(np.float32))
@@ -186,7 +176,7 @@ class Laboratory:
             gradients = self._padded_gradients(trimmed, examples)
             weights, too_long = clipped_weights(
                 fill,
-                gradients,
+                scales * gradients,
                 l2_clip_norm=state.l2_clip_norm,
                 clipping=method.clipping,
                 microbatch_size=method.microbatch_size,
@@ -195,13 +185,25 @@ class Laboratory:
             rounding = np.abs(weights) @ gradient_rounding(gradients)
         noise_multiplier, clip_norm = float(hyper.noise_multiplier), state.l2_clip_norm
         noise = np.zeros(self.ends[-1])
-        if noise_multiplier > 0:
-            noise = noise_multiplier * float(hyper.sensitivity) * clip_norm * self.noise(state.step)
+        if noise_multiplier > 0 or self.method.bands > 1:
+            drawn, past = past.next(self.noise(state.step))
+            noise = noise_multiplier * float(hyper.sensitivity) * clip_norm * drawn if noise_multiplier > 0 else noise
+            rounding = rounding + noise_multiplier * float(hyper.sensitivity) * clip_norm * past.rounding
         if clip_factor(method.clipping).adaptive:
             clip_norm = self.next_clip_norm(clip_norm, too_long, state.step, hyper)
-        decay = 0.5 * (1 + np.cos(np.pi * state.step / float(hyper.total_steps)))
-        rate = float(hyper.learning_rate) * decay
-        return OracleStep(clipped_sum, rounding, noise, expected_count, rate, clip_norm)
+        numbers = OracleStep(
+            clipped_sum,
+            rounding,
+            noise,
+            noise_multiplier * float(hyper.sensitivity) * state.l2_clip_norm / expected_count,
+            scales,
+            expected_count,
+            float(hyper.learning_rate) * rate_share(hyper, state.step),
+            clip_norm,
+            float(hyper.weight_decay) * self.kernels,
+            iterate_weight(method, hyper, state.step),
+        )
+        return numbers, past
 
     def next_clip_norm(self, clip_norm: float, too_long: int, step: int, hyper: Hyperparameters) -> float:
         """Returns the adaptive clip norm of the next step: C · exp(-0.2 · (share within C - quantile))."""
@@ -258,6 +260,9 @@ class Laboratory:
             structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         )
 
+    def _name(self, coordinate: int) -> str:
+        return self.names[int(np.searchsorted(self.ends, coordinate, side="right"))]
+
     def flat_start(self) -> np.ndarray:
         """Returns the parameters that runs start from, flat and in 64 bits."""
         return _flat(self.padded)
@@ -270,28 +275,47 @@ class Laboratory:
     def moments(self, after: TrainState) -> np.ndarray:
         """Returns the optimiser's moments, of shape (moments, coordinates); NaN if they are not the stated ones."""
         stated = len(self.optimizer.initial)
-        arrays = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(after.update_state) if leaf.ndim]
+        arrays = moments_of(after)
         if sum(map(len, arrays)) != stated * self.ends[-1]:
             return np.full((stated, self.ends[-1]), np.nan)
         return np.concatenate(arrays).reshape(stated, -1) if arrays else np.zeros((0, self.ends[-1]))
 
+    def average(self, after: TrainState) -> np.ndarray:
+        """Returns the average of the iterates, with the padding of tables; without averaging, the parameters."""
+        return _flat(after.update_state.average if self.method.averaging != "none" else after.params)
+
+    def _released_excess(self, after: TrainState, states: Sequence[OracleState]) -> float:
+        """Returns the largest deviation of what the trainer would release from the oracle's average."""
+        sizes = self.method.model.vocabulary_sizes
+
+        def trimmed(flat: np.ndarray) -> np.ndarray:
+            return _flat(self.method.placement.trim_tables(self._tree(flat), sizes))
+
+        expected = np.stack([trimmed(end) for end in states[-1].average])
+        way = np.sum(np.abs(np.diff([trimmed(state.average[1]) for state in states], axis=0)), axis=0)
+        return float(np.max(excess(_flat(self.trainer.release(after)), expected, way)))
+
     def _compared(
-        self, name: str, after: TrainState, positions: list[np.ndarray], oracle: OracleState, fills: Sequence[Fill]
+        self, name: str, state: TrainState, states: Sequence[OracleState], fills: Sequence[Fill], past: Past
     ) -> Comparison:
+        released = self._released_excess(state, states)
+        after, oracle = self.method.placement.whole(state), states[-1]
+        positions = [one.params[1] for one in states]
         found = _flat(after.params)
         moved, moved_here = positions[-1] - positions[0], found - positions[0]
         ratios = excess(found, oracle.params, np.sum(np.abs(np.diff(positions, axis=0)), axis=0))
         for number, values in enumerate(self.moments(after)):
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values, expected, np.abs(expected[1])))
+        ratios = np.maximum(ratios, past.excess(after))
         worst = int(np.argmax(ratios))
         length = _length(moved)
         scale = float(np.sum(moved_here * moved)) / length**2 if length > 0 else 1.0
         rest = _length(moved_here - scale * moved)
         return Comparison(
             run=name,
-            excess=float(ratios[worst]),
-            parameter=self.names[int(np.searchsorted(self.ends, worst, side="right"))],
+            excess=max(float(ratios[worst]), released),
+            parameter="what is released" if released > ratios[worst] else self._name(worst),
             scale=scale,
             residual=rest / length if length > 0 else 0.0,
             clip_norm=float(after.l2_clip_norm) / oracle.l2_clip_norm,

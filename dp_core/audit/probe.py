@@ -11,7 +11,8 @@ parameters on batches of the probe's own. Each run of the probe isolates a part,
 * *whole*: full and half-filled batches with noise, late in the run's schedule.
 
 After each the parameters, the optimiser's state and the clip norm must be what the oracle computes from the same
-batches and the noise of the step's key. The noise itself is tested in ``noise_checks``, and the clip factor over norms
+batches and the noise of the step's key: where noise is correlated, with a history that the probe puts into the state
+(``correlation``). The noise itself is tested in ``noise_checks``, and the clip factor over norms
 that no example reaches.
 """
 
@@ -24,10 +25,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dp_core.audit.laboratory import Comparison, Compiled, Laboratory
+from dp_core.audit.laboratory import Laboratory
 from dp_core.audit.noise_checks import NoiseTest, noise_tests, strangest
 from dp_core.audit.probe_batches import Examples
 from dp_core.audit.single_steps import SingleStep, compare_single_steps
+from dp_core.audit.step_oracle import Comparison, Compiled
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.step import Hyperparameters
 

@@ -2,7 +2,7 @@
 
 The tests judge ``SamplingCounts``. They ask for what ε is computed from: each example joins each batch with the stated
 probability, independently of other examples, of other steps and of the time. Samplers that deal epochs have tests of
-their own.
+their own, and so has the one of correlated noise.
 
 *False alarms.* Each test has a correct sampler fail with probability at most ``FALSE_ALARM_RATE``. All laws are exact,
 or bounds that hold at any size (``chances``), and tests of many counts divide the rate by their number. A run is judged
@@ -24,15 +24,18 @@ seen if they are 0.12 % of all: one of the watched ones must be among them.
 
 from __future__ import annotations
 
+from dp_core.audit.cyclic_checks import CYCLIC_CHECKS
 from dp_core.audit.dealt_checks import BALLS_IN_BINS_CHECKS, SHUFFLE_CHECKS
 from dp_core.audit.poisson_checks import POISSON_CHECKS, Batches, Check
 from dp_core.audit.sampling_counts import SamplingCounts
+from dp_core.cyclic_sampling import CyclicPoissonSampler
 from dp_core.sampling import BallsInBinsSampler, PoissonSampler, Sampler, ShuffledSampler
 
 FALSE_ALARM_RATE = 1e-6
 
 _CHECKS: dict[type[Sampler], tuple[Check, ...]] = {
     PoissonSampler: POISSON_CHECKS,
+    CyclicPoissonSampler: CYCLIC_CHECKS,
     BallsInBinsSampler: BALLS_IN_BINS_CHECKS,
     ShuffledSampler: SHUFFLE_CHECKS,
 }

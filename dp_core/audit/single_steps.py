@@ -23,6 +23,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dp_core.audit.probe_batches import Examples, empty, grouped, to_steps
+from dp_core.audit.starts import first_moments, first_scales, first_updates
 from dp_core.audit.step_oracle import (
     UPDATE_ROUNDING,
     Fill,
@@ -31,7 +32,9 @@ from dp_core.audit.step_oracle import (
     clipped_weights,
     excess,
     gradient_rounding,
+    iterate_weight,
     per_example_gradients,
+    rate_share,
     take_step,
 )
 from dp_core.clipping.factors import clip_factor
@@ -118,7 +121,7 @@ def compare_single_steps(lab: Laboratory, data: Examples, rng: np.random.Generat
     examples = Examples(*(np.asarray(part)[:many] for part in data))
     compact = _compact(lab, examples)
     gradients, smooth = _gradients(lab, compact, examples._replace(categoricals=compact.categoricals), rng)
-    norms = np.linalg.norm(gradients, axis=1)
+    norms = np.linalg.norm(first_scales(lab.optimizer, lab.ends[-1])[compact.columns] * gradients, axis=1)
     usable = np.flatnonzero(np.isfinite(norms) & (norms < 1e8) & smooth)
     if not len(usable):
         return []
@@ -160,7 +163,7 @@ class _Bench:
         self, lab: Laboratory, examples: Examples, gradients: np.ndarray, norms: np.ndarray, columns: np.ndarray
     ) -> None:
         self.lab, self.examples, self.gradients, self.norms, self.columns = lab, examples, gradients, norms, columns
-        self.start = lab.flat_start()[columns]
+        self.start, self.scales = lab.flat_start()[columns], first_scales(lab.optimizer, lab.ends[-1])[columns]
 
     def with_examples(self, runs: int, rng: np.random.Generator) -> SingleStep:
         lab = self.lab
@@ -242,24 +245,34 @@ class _Bench:
         too_long: int,
     ) -> SingleStep:
         lab, method, optimizer = self.lab, self.lab.method, self.lab.optimizer
-        noise = np.zeros(len(self.columns))
-        if float(hyper.noise_multiplier) > 0:
-            scale = float(hyper.noise_multiplier) * float(hyper.sensitivity) * clip_norm
-            noise = scale * lab.noise(step)[self.columns]
         expected_count = float(hyper.expected_batch_size) / method.microbatch_size
+        deviation = float(hyper.noise_multiplier) * float(hyper.sensitivity) * clip_norm / expected_count
+        noise, past = np.zeros(len(self.columns)), lab.past(step)
+        if deviation > 0:
+            noise = deviation * expected_count * past.next(lab.noise(step))[0][self.columns]
+            rounding = rounding + deviation * expected_count * past.rounding
         next_norm = clip_norm
         if clip_factor(method.clipping).adaptive:
             next_norm = lab.next_clip_norm(clip_norm, too_long, step, hyper)
-        moments = np.tile(np.array(optimizer.initial).reshape(-1, 1), (1, len(self.columns)))
-        _, direction = optimizer.update(moments, (clipped_sum + noise) / expected_count, self.start, 1)
-        decay = 0.5 * (1 + np.cos(np.pi * step / float(hyper.total_steps)))
+        moments = first_moments(optimizer, lab.ends[-1])[:, self.columns]
+        updates = first_updates(optimizer)
+        mean = (clipped_sum + noise / self.scales) / expected_count
+        _, direction = optimizer.update(moments, mean, self.start, updates + 1, deviation)
+        weight_decay = float(hyper.weight_decay) * lab.kernels[self.columns]
+        direction, decay = direction - weight_decay * self.start, rate_share(hyper, step)
         rate = min(_MOVE / max(float(np.linalg.norm(direction)), 1e-30) / decay, 1e30)
         traced = as_traced(hyper._replace(l2_clip_norm=clip_norm, learning_rate=rate))
         rate = float(traced.learning_rate) * decay
-        oracle = OracleState(np.stack([self.start] * 3), np.stack([moments] * 3), clip_norm, step)
-        oracle = take_step(optimizer, oracle, OracleStep(clipped_sum, rounding, noise, expected_count, rate, next_norm))
-        state = lab.trainer.init(lab.params, traced)
-        state = state._replace(step=method.placement.copied(np.asarray(step, np.int32)))
+        three, weight = np.stack([self.start] * 3), iterate_weight(method, hyper, step)
+        oracle = take_step(
+            optimizer,
+            OracleState(three, three, np.stack([moments] * 3), clip_norm, step, updates),
+            OracleStep(
+                *(clipped_sum, rounding, noise, deviation, self.scales),
+                *(expected_count, rate, next_norm, weight_decay, weight),
+            ),
+        )
+        state = past.put(method, lab.start_at(traced, lab.start_state(clip_norm, step)))
         steps = to_steps(method, lab.compiled.shape, lab.compiled.steps, self.examples, [fill])
         after, _ = lab.trainer.run(state, steps, lab.key, traced)
         after = method.placement.whole(after)
@@ -267,6 +280,7 @@ class _Bench:
         known = 1 + 2.0**-22 / decay / UPDATE_ROUNDING
         moved = np.abs(oracle.params[1] - self.start)
         ratios = excess(lab.flat32(after.params)[self.columns], oracle.params, known * moved)
+        ratios = np.maximum(ratios, excess(lab.average(after)[self.columns], oracle.average, known * weight * moved))
         for number, values in enumerate(lab.moments(after)):
             expected = oracle.moments[:, number]
             ratios = np.maximum(ratios, excess(values[self.columns], expected, np.abs(expected[1])))

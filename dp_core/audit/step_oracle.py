@@ -2,7 +2,7 @@
 
 It shares nothing with the compiled step but the registered oracles of the clip factor and the optimiser: per-example
 gradients come from ``vmap`` of ``grad``, one example is clipped at a time, and all coordinates lie in one flat array.
-The probe runs the same batches through both and compares parameters, optimiser state and clip norm.
+The probe runs the same batches through both and compares parameters, average, optimiser state and clip norm.
 
 A batch of the probe holds a few distinct examples in any number of rows. The clipped sum over a full batch is then a
 weighted sum of a few gradients, and so is cheap.
@@ -19,11 +19,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from dp_core.clipping.factors import clip_factor
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.optimizers import ORACLES, OptimizerOracle, make_optimizer
+from dp_core.training.physical_batches import PhysicalShape
+from dp_core.training.step import Hyperparameters
 from dp_core.training.witness import quick_compilation
 
 # Rounding of a gradient in float32, relative to the sum of the absolute contributions to a coordinate. Sums over
@@ -49,11 +52,52 @@ class Fill(NamedTuple):
     groups: np.ndarray | None
 
 
+class Compiled(NamedTuple):
+    """Identifies a compiled program: a method's step in dispatches of a given shape.
+
+    Attributes:
+        method: The method that trained.
+        shape: The physical batches of one step.
+        steps: Number of steps in a dispatch.
+    """
+
+    method: Method
+    shape: PhysicalShape
+    steps: int
+
+
+class Comparison(NamedTuple):
+    """A run of the probe against the oracle.
+
+    Attributes:
+        run: "sparse", "full", "noise" or "whole".
+        excess: Largest deviation of a coordinate of the parameters, the optimiser's state or the model that would be
+            released, divided by what rounding explains. Above 1 the program is not the oracle.
+        parameter: The parameter that it is in, or "what is released".
+        scale: The program's movement as a multiple of the oracle's, by least squares.
+        residual: What is left of the movement after scaling, relative to it.
+        clip_norm: The clip norm after the run, as a multiple of the oracle's.
+        steps: Number of steps.
+        examples: Number of rows with examples, over all steps.
+    """
+
+    run: str
+    excess: float
+    parameter: str
+    scale: float
+    residual: float
+    clip_norm: float
+    steps: int
+    examples: int
+
+
 class OracleState(NamedTuple):
     """Parameters and moments at the lower end, the middle and the upper end of the rounding interval.
 
     Attributes:
         params: Shape (3, coordinates).
+        average: The average of the iterates, which is what a method with averaging releases; shape (3, coordinates).
+            Without averaging, the parameters.
         moments: Shape (3, moments, coordinates).
         l2_clip_norm: The clip norm of the next step.
         step: The number of the next step.
@@ -61,10 +105,38 @@ class OracleState(NamedTuple):
     """
 
     params: np.ndarray
+    average: np.ndarray
     moments: np.ndarray
     l2_clip_norm: float
     step: int
     updates: int = 0
+
+
+def rate_share(hyper: Hyperparameters, step: int) -> float:
+    """Returns the scheduled rate of a step, relative to ``learning_rate``: a linear rise, then half a cosine to 0."""
+    total = float(hyper.total_steps)
+    rising = _rounded_share(hyper.warmup, hyper.total_steps)
+    if step < rising:
+        # The cosine begins after the rise.
+        return (step + 1) / (rising + 1)
+    return 0.5 * (1 + float(np.cos(np.pi * (step - rising) / max(total - rising, 1.0))))
+
+
+def iterate_weight(method: Method, hyper: Hyperparameters, step: int) -> float:
+    """Returns the weight of the iterate after a step in the average: that of the newest of all that it has seen."""
+    total, share = float(hyper.total_steps), float(hyper.averaging_share)
+    if method.averaging == "tail":
+        seen = step + 1 - (total - max(_rounded_share(hyper.averaging_share, hyper.total_steps), 1.0))
+        return 1 / max(seen, 1.0)
+    if method.averaging == "exponential":
+        kept = (1 - 1 / max(share * total, 1.0)) ** np.arange(step + 1)
+        return float(1 / np.sum(kept))
+    return 1.0
+
+
+def _rounded_share(share: Any, total: Any) -> float:
+    # The product is rounded to float32 first, as the program does: 0.1 of 25 steps is 2.5 there, and 2 after rounding.
+    return float(np.round(np.float32(share) * np.float32(total)))
 
 
 def per_example_gradients(method: Method, params: Any, examples: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -139,7 +211,7 @@ def optimizer_oracle(method: Method, params: Any) -> OptimizerOracle:
 
 def _itself(method: Method, like: Any) -> OptimizerOracle:
     """Wraps the optimiser. Its moments are all gradients so far, which it is given again at every step."""
-    optimizer = make_optimizer(method.optimizer, momentum=method.momentum)
+    optimizer = optax.with_extra_args_support(make_optimizer(method.optimizer, momentum=method.momentum))
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
 
@@ -150,13 +222,13 @@ def _itself(method: Method, like: Any) -> OptimizerOracle:
         )
 
     def update(
-        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
     ) -> tuple[np.ndarray, np.ndarray]:
         moments = np.concatenate([moments, gradient[None]])
         with jax.enable_x64(True):
             state: Any = optimizer.init(tree(params))
             for past in moments:
-                direction, state = optimizer.update(tree(past), state, tree(params))
+                direction, state = optimizer.update(tree(past), state, tree(params), noise_deviation=noise_deviation)
             return moments, np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(direction)])
 
     return OptimizerOracle((), update)
@@ -166,34 +238,61 @@ class OracleStep(NamedTuple):
     """The numbers of one step of the oracle.
 
     Attributes:
-        clipped_sum: Of shape (coordinates,).
+        clipped_sum: The gradients times their clip factors, of shape (coordinates,). The factors are those of the
+            scaled gradients, the gradients themselves are not scaled.
         rounding: Upper bound on the rounding error of each coordinate of the sum.
-        noise: The noise that is added to the sum.
+        noise: The noise that is added to the sum of scaled gradients.
+        noise_deviation: The standard deviation of the noise on the mean.
+        scales: What each coordinate is multiplied by before clipping and divided by after the noise.
         expected_count: What the noisy sum is divided by.
         learning_rate: The scheduled rate of this step.
         next_clip_norm: The clip norm of the next step.
+        weight_decay: By how much each coordinate decays at a rate of 1.
+        iterate_weight: The weight of this step's iterate in the average.
     """
 
     clipped_sum: np.ndarray
     rounding: np.ndarray
     noise: np.ndarray
+    noise_deviation: float
+    scales: np.ndarray
     expected_count: float
     learning_rate: float
     next_clip_norm: float
+    weight_decay: np.ndarray
+    iterate_weight: float
+
+
+def mean_gradient(step: OracleStep) -> np.ndarray:
+    """Returns (s · clipped sum + noise) / s / expected count, which the optimiser sees."""
+    return (step.clipped_sum + step.noise / step.scales) / step.expected_count
 
 
 def take_step(optimizer: OptimizerOracle, state: OracleState, step: OracleStep) -> OracleState:
     """Returns the state after (clipped sum + noise) / expected count went through the optimiser."""
     # Draws near 0 have an error of about 1e-7 standard deviations, which depends on how the program was compiled.
     scale = float(np.sqrt(np.mean(step.noise**2)))
-    error = step.rounding + NOISE_ROUNDING * np.abs(step.noise) + SMALL_NOISE_ROUNDING * scale
-    params, moments = [], []
-    for sign, own_params, own_moments in zip((-1, 0, 1), state.params, state.moments, strict=True):
-        gradient = (step.clipped_sum + step.noise + sign * error) / step.expected_count
-        own_moments, direction = optimizer.update(own_moments, gradient, own_params, state.updates + 1)
-        params.append(own_params + step.learning_rate * direction)
+    error = step.rounding + (NOISE_ROUNDING * np.abs(step.noise) + SMALL_NOISE_ROUNDING * scale) / step.scales
+    params, averages, moments = [], [], []
+    for sign, own_params, average, own_moments in zip(
+        (-1, 0, 1), state.params, state.average, state.moments, strict=True
+    ):
+        gradient = mean_gradient(step) + sign * error / step.expected_count
+        own_moments, direction = optimizer.update(
+            own_moments, gradient, own_params, state.updates + 1, step.noise_deviation
+        )
+        iterate = own_params + step.learning_rate * (direction - step.weight_decay * own_params)
+        params.append(iterate)
+        averages.append((1 - step.iterate_weight) * average + step.iterate_weight * iterate)
         moments.append(own_moments)
-    return OracleState(np.stack(params), np.stack(moments), step.next_clip_norm, state.step + 1, state.updates + 1)
+    return OracleState(
+        np.stack(params),
+        np.stack(averages),
+        np.stack(moments),
+        step.next_clip_norm,
+        state.step + 1,
+        state.updates + 1,
+    )
 
 
 def excess(found: np.ndarray, expected: np.ndarray, moved: np.ndarray) -> np.ndarray:

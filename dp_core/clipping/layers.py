@@ -126,10 +126,13 @@ class LayerRule(NamedTuple):
         add_weighted_gradient: ``(total, a, δ) -> total``, adds the gradients of a batch of examples to
             ``total``, the tree of the layer's parameters. The weights are already multiplied into δ. It
             updates in place, so a piece of a batch touches only the table rows that it reads.
+        scaled_square: ``(a, δ, scales) -> scalar``, the squared norm of one example's parameter gradient with each
+            coordinate multiplied by its scale. ``scales`` is a tree like the layer's parameters.
     """
 
     inner_product: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
     add_weighted_gradient: Callable[[Any, jax.Array, jax.Array], Any]
+    scaled_square: Callable[[jax.Array, jax.Array, Any], jax.Array]
 
 
 def _dense_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
@@ -139,6 +142,21 @@ def _dense_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: 
 
 def _add_dense_gradient(total: Any, a: jax.Array, delta: jax.Array) -> Any:
     return {"kernel": total["kernel"] + _outer(a, delta), "bias": total["bias"] + jnp.sum(delta, axis=0)}
+
+
+def _dense_scaled_square(a: jax.Array, delta: jax.Array, scales: Any) -> jax.Array:
+    # Σ_ij (s_ij a_i δ_j)² is a bilinear form of the squares.
+    return _unbiased_scaled_square(a, delta, scales) + jnp.sum((scales["bias"] * delta) ** 2)
+
+
+def _unbiased_scaled_square(a: jax.Array, delta: jax.Array, scales: Any) -> jax.Array:
+    both = _trusted(_dot(a, a)) + _trusted(_dot(delta, delta))
+    square = jnp.vdot(
+        jnp.matmul(a**2, scales["kernel"] ** 2, precision=jax.lax.Precision.HIGHEST),
+        delta**2,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    return jnp.where(jnp.isfinite(both), square, jnp.inf)
 
 
 def _unbiased_inner_product(a: jax.Array, delta: jax.Array, a2: jax.Array, delta2: jax.Array) -> jax.Array:
@@ -158,6 +176,17 @@ def _add_embedding_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> 
     return {"table": total["table"].at[tokens].add(delta)}
 
 
+def _embedding_scaled_square(token: jax.Array, delta: jax.Array, scales: Any) -> jax.Array:
+    return jnp.sum((scales["table"][token] * delta) ** 2)
+
+
+def _bag_scaled_square(tokens: jax.Array, delta: jax.Array, scales: Any) -> jax.Array:
+    # A token that is k times in the bag adds k² of its scaled square: k from each of its k slots.
+    times = jnp.sum((tokens[:, None] == tokens[None, :]) & (tokens >= 0)[:, None], axis=1).astype(delta.dtype)
+    squares = jnp.sum((scales["table"][jnp.maximum(tokens, 0)] * delta) ** 2, axis=-1)
+    return jnp.sum(jnp.where(times > 0, times * squares, 0.0))
+
+
 def _bag_inner_product(tokens: jax.Array, delta: jax.Array, tokens2: jax.Array, delta2: jax.Array) -> jax.Array:
     # A dense layer on token counts: a token that is k times in one bag and l times in the other adds k·l.
     pairs = (tokens[:, None] == tokens2[None, :]) & (tokens >= 0)[:, None]
@@ -170,10 +199,10 @@ def _add_bag_gradient(total: Any, tokens: jax.Array, delta: jax.Array) -> Any:
 
 
 RULES: dict[str, LayerRule] = {
-    "dense": LayerRule(_dense_inner_product, _add_dense_gradient),
-    "dense_without_bias": LayerRule(_unbiased_inner_product, _add_unbiased_gradient),
-    "embedding": LayerRule(_embedding_inner_product, _add_embedding_gradient),
-    "embedding_bag": LayerRule(_bag_inner_product, _add_bag_gradient),
+    "dense": LayerRule(_dense_inner_product, _add_dense_gradient, _dense_scaled_square),
+    "dense_without_bias": LayerRule(_unbiased_inner_product, _add_unbiased_gradient, _unbiased_scaled_square),
+    "embedding": LayerRule(_embedding_inner_product, _add_embedding_gradient, _embedding_scaled_square),
+    "embedding_bag": LayerRule(_bag_inner_product, _add_bag_gradient, _bag_scaled_square),
 }
 
 

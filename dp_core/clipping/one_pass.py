@@ -76,6 +76,7 @@ def add_clipped_gradients(
     l2_clip_norm: ArrayLike,
     clipping: str = "fixed",
     microbatches: Microbatches | None = None,
+    scales: Any = None,
 ) -> GradientSum:
     """Adds the clipped gradients of a batch to a running sum.
 
@@ -85,7 +86,8 @@ def add_clipped_gradients(
 
     Sensitivity: adding or removing one example moves the sum by at most ``l2_clip_norm`` in L2 norm, to
     float32 rounding. With microbatches it moves the sum by at most twice that: the example changes one
-    group's vector into another, each within the bound.
+    group's vector into another, each within the bound. With ``scales`` this holds for the sum times the scales,
+    which is what noise must be added to: one example adds c·(s ⊙ g) to that, of norm at most C.
 
     Args:
         total: The sum so far.
@@ -97,18 +99,23 @@ def add_clipped_gradients(
         l2_clip_norm: The clip norm C, positive; may be infinite.
         clipping: A key of ``factors.CLIP_FACTORS``.
         microbatches: The group sizes, or None to clip each example by itself.
+        scales: A tree like the parameters, or None. The clip factors are then those of the scaled gradients. The sum
+            is of the gradients themselves: multiplying it by the scales once is the sum of scaled gradients.
 
     Returns:
         The new sum. If its ``not_finite`` is positive, the bound does not hold and the gradients must not be
         used.
 
     Raises:
-        ValueError: If a parameter belongs to a layer without a clipping rule, or a layer is called twice.
+        ValueError: If a parameter belongs to a layer without a clipping rule, a layer is called twice, or scales are
+            given with microbatches.
     """
+    if scales is not None and microbatches is not None:
+        raise ValueError("gradients are scaled one by one: scales need a microbatch size of 1")
     mask = jnp.asarray(batch.mask)
     signals, losses = backward(model, params, batch, example_loss)
     if microbatches is None:
-        norms, share, first_of_group = jnp.sqrt(squared_norms(signals)), 1.0, mask > 0
+        norms, share, first_of_group = jnp.sqrt(squared_norms(signals, scales)), 1.0, mask > 0
     else:
         groups = jnp.asarray(batch.groups)
         norms = group_norms(signals, groups, microbatches)

@@ -55,6 +55,7 @@ def add_clipped_gradients(
     l2_clip_norm: ArrayLike,
     clipping: str = "fixed",
     microbatches: Microbatches | None = None,
+    scales: Any = None,
 ) -> GradientSum:
     """Adds the clipped gradients of a batch to a running sum; same contract as ``one_pass.add_clipped_gradients``.
 
@@ -70,7 +71,7 @@ def add_clipped_gradients(
         return jax.ops.segment_sum(examples, groups, num_segments=len(rows)) / size
 
     means = jax.tree.map(mean, per_example_gradients(model, params, batch, example_loss))
-    norms = global_norms(means)
+    norms = global_norms(means if scales is None else jax.tree.map(jnp.multiply, means, scales))
     factors = clip_factor(clipping).oracle(norms, l2_clip_norm)
     losses = example_loss(model.apply({"params": params}, batch.integers, batch.categoricals), batch.labels)
     clipped = jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, axes=1), means)

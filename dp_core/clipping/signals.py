@@ -102,11 +102,23 @@ def backward(model: nn.Module, params: Any, batch: Batch, example_loss: ExampleL
     return signals, losses
 
 
-def squared_norms(signals: Signals) -> jax.Array:
-    """Returns the squared L2 norm of each example's gradient, over all parameters; shape (rows,)."""
+def squared_norms(signals: Signals, scales: Any = None) -> jax.Array:
+    """Returns the squared L2 norm of each example's gradient, over all parameters; shape (rows,).
+
+    Args:
+        signals: The layers' signals.
+        scales: A tree like the parameters, which each gradient is multiplied by first; None for no scaling. Nothing
+            of the size of a gradient is materialised for an example.
+    """
     squares = []
-    for rule, layer_input, delta in signals.values():
-        squares.append(jax.vmap(rule.inner_product)(layer_input, delta, layer_input, delta))
+    own: dict[tuple[str, ...], dict[str, jax.Array]] = {}
+    for (*path, name), value in flatten_dict(scales or {}).items():
+        own.setdefault(tuple(path), {})[name] = value
+    for path, (rule, layer_input, delta) in signals.items():
+        if scales is None:
+            squares.append(jax.vmap(rule.inner_product)(layer_input, delta, layer_input, delta))
+        else:
+            squares.append(jax.vmap(rule.scaled_square, (0, 0, None))(layer_input, delta, own[path]))
     return sum(squares[1:], start=squares[0])
 
 

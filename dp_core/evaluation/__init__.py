@@ -1,10 +1,13 @@
-"""Evaluation: which of two models is better on the same labelled rows, and how well calibrated each is.
+"""Evaluation: how good a model is on labelled rows, which of two is better, and how well calibrated each is.
 
-Everything here works on logits and labels in NumPy, without JAX. ``paired`` and ``calibration`` compute exact values,
-which are not private; ``private_comparison`` answers the same questions through one release with Gaussian noise.
+Everything here works on logits and labels in NumPy, without JAX. ``metrics``, ``reliability``, ``segments``, ``paired``
+and ``calibration`` compute exact values, which are not private; ``private_comparison`` and ``recalibration`` answer
+through noisy sums.
 
-Doors: ``paired`` (paired tests of losses), ``calibration`` (sum of predictions over sum of labels) and
-``private_comparison`` (both of them, with noise). ``integer_noise`` draws that noise.
+Doors: ``metrics`` (AUC, log loss, normalised entropy, calibration), ``reliability`` (mean labels by prediction),
+``segments`` (metrics of parts of a split), ``paired`` (paired tests of losses), ``calibration`` (sum of predictions
+over sum of labels), ``private_comparison`` (the last two, with noise) and ``recalibration`` (the shift of all logits
+that makes predictions right on average). ``integer_noise`` draws that noise.
 
-Not here: the losses that training minimises and reports (``dp_core.training.losses``).
+Not here: the losses that training minimises (``dp_core.training.losses``).
 """

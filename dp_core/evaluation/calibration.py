@@ -64,6 +64,16 @@ def calibration(task: str, logits: np.ndarray, labels: np.ndarray) -> Calibratio
     return Calibration(ratio, (ratio / factor, ratio * factor), *means, len(observed))
 
 
+def calibration_error(task: str, logits: np.ndarray, labels: np.ndarray) -> float | None:
+    """Returns the standard error of the ratio's logarithm, as ``calibration`` has it; None if there is no ratio."""
+    # Predictions of a model that is about to diverge can all be 0, or infinite.
+    total = float(np.sum(predictions(task, logits)))
+    if len(labels) < 2 or not np.any(labels > 0) or not 0 < total < math.inf:
+        return None
+    found = calibration(task, logits, labels)
+    return math.log(found.interval[1] / found.ratio) / STANDARD_ERRORS
+
+
 def _checked(task: str, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     predicted = predictions(task, logits)
     observed = np.asarray(labels, np.float64)

@@ -46,6 +46,19 @@ def _mlp(parameters: Parameters, spec: Mapping[str, Any], integers: np.ndarray, 
     return _output(parameters, _hidden(parameters, spec, _inputs(parameters, integers, categoricals)))
 
 
+def _piecewise_mlp(
+    parameters: Parameters, spec: Mapping[str, Any], integers: np.ndarray, categoricals: np.ndarray
+) -> np.ndarray:
+    spacing, missing = np.float32(spec["spacing"]), np.isnan(integers)
+    # The knots of ``piecewise.py``, which imports JAX.
+    knots = np.float32(-1.5) + spacing * np.arange(int(np.ceil(16.5 / spec["spacing"] - 1e-9)) + 1, dtype=np.float32)
+    places = np.clip(integers, np.float32(-1.5), np.float32(15))[:, :, None]
+    hats = np.maximum(0, 1 - np.abs(places - knots) / spacing)
+    hats = np.where(missing[:, :, None], np.float32(0), hats).reshape(len(integers), integers.shape[1] * len(knots))
+    inputs = [hats, missing.astype(np.float32), *_embedded(parameters, categoricals)]
+    return _output(parameters, _hidden(parameters, spec, np.concatenate(inputs, axis=1)))
+
+
 def _dcn_v2(
     parameters: Parameters, spec: Mapping[str, Any], integers: np.ndarray, categoricals: np.ndarray
 ) -> np.ndarray:
@@ -69,7 +82,7 @@ def _dlrm(
 
 
 # The networks that released models may have, by the names of their specs.
-NETWORKS: dict[str, Network] = {"mlp": _mlp, "dcn_v2": _dcn_v2, "dlrm": _dlrm}
+NETWORKS: dict[str, Network] = {"mlp": _mlp, "piecewise_mlp": _piecewise_mlp, "dcn_v2": _dcn_v2, "dlrm": _dlrm}
 
 
 def _inputs(parameters: Parameters, integers: np.ndarray, categoricals: np.ndarray) -> np.ndarray:

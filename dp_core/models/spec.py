@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 if TYPE_CHECKING:
     from dp_core.models.mlp import AdModel
@@ -187,6 +187,19 @@ class MLPSpec(ModelSpec):
         from dp_core.models.mlp import AdModel
 
         return AdModel(tuple(features), self.layers)
+
+
+@register_model
+class PiecewiseMLPSpec(ModelSpec):
+    """The paper's network on hat functions of the log-transformed integers, ``spacing`` apart."""
+
+    name: Literal["piecewise_mlp"] = "piecewise_mlp"
+    spacing: Annotated[float, Field(ge=0.1, le=10)] = 1.5
+
+    def build(self, features: Sequence[CategoricalFeature]) -> AdModel:
+        from dp_core.models.piecewise import PiecewiseMLP
+
+        return PiecewiseMLP(tuple(features), self.layers, spacing=self.spacing)
 
 
 @register_model

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import jax
@@ -28,24 +28,43 @@ class OptimizerOracle(NamedTuple):
 
     Attributes:
         initial: The value of each moment before the first step, in the order of the arrays in Optax's state.
-        update: ``(moments, gradient, params, step) -> (moments, direction)`` with ``moments`` of shape
-            (moments, coordinates), and ``step`` counted from 1. The parameters move by the learning rate times
+        update: ``(moments, gradient, params, step, noise_deviation) -> (moments, direction)`` with ``moments`` of
+            shape (moments, coordinates), and ``step`` counted from 1. ``noise_deviation`` is the standard deviation
+            of the noise on a coordinate of the mean gradient. The parameters move by the learning rate times
             ``direction``.
+        scales: The number of the moment that gradients are multiplied by before they are clipped, if there is one.
+            ``gradient`` is then divided by it again.
+        refreshed_every: The number of updates after which the scales change.
     """
 
     initial: tuple[float, ...]
-    update: Callable[[np.ndarray, np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+    update: Callable[[np.ndarray, np.ndarray, np.ndarray, int, float], tuple[np.ndarray, np.ndarray]]
+    scales: int | None = None
+    refreshed_every: int = 1
 
 
 # momentum -> the oracle.
 OptimizerOracleMaker = Callable[[float], OptimizerOracle]
 ORACLES: dict[str, OptimizerOracleMaker] = {}
+# An optimiser's state -> a tree like the parameters, which gradients are multiplied by before they are clipped.
+SCALES: dict[str, Callable[[Any], Any]] = {}
+# Optimisers for which correlated noise is refused: the first subtracts the variance of independent noise, and scales
+# that change between steps would keep noises of different steps from cancelling.
+NEEDS_INDEPENDENT_NOISE = ("adam_corrected", "adam_scaled")
 
 
-def register_optimizer(name: str, make: OptimizerMaker, *, oracle: OptimizerOracleMaker | None = None) -> None:
+def register_optimizer(
+    name: str,
+    make: OptimizerMaker,
+    *,
+    oracle: OptimizerOracleMaker | None = None,
+    scales: Callable[[Any], Any] | None = None,
+) -> None:
     """Registers an optimiser under a name that a configuration can use.
 
-    An optimiser sees noisy sums only, so by post-processing any optimiser keeps the guarantee.
+    An optimiser sees noisy sums only, so by post-processing any optimiser keeps the guarantee. Its ``update`` may take
+    Optax's extra argument ``noise_deviation``: the standard deviation of the noise on a coordinate of the mean
+    gradient, a public number that is 0 without noise.
 
     Args:
         name: The value of ``optimizer:`` in ``pipelines.yaml``.
@@ -53,6 +72,9 @@ def register_optimizer(name: str, make: OptimizerMaker, *, oracle: OptimizerOrac
             scale linearly with the learning rate.
         oracle: Returns an independent implementation, given the same momentum. Without one the audit runs the
             optimiser itself, in 64 bits and outside of the compiled step.
+        scales: Given the optimiser's state, returns the positive factors of each coordinate that gradients are
+            multiplied by before clipping and noise, and divided by afterwards. They follow from earlier noisy sums,
+            so the sum of scaled and clipped gradients has the sensitivity C as before.
 
     Raises:
         ValueError: If the name is taken or not an identifier.
@@ -64,6 +86,8 @@ def register_optimizer(name: str, make: OptimizerMaker, *, oracle: OptimizerOrac
     OPTIMIZERS[name] = make
     if oracle is not None:
         ORACLES[name] = oracle
+    if scales is not None:
+        SCALES[name] = scales
 
 
 def optimizer_maker(name: str) -> OptimizerMaker:
@@ -90,19 +114,28 @@ def make_optimizer(name: str, *, momentum: float) -> optax.GradientTransformatio
     return optimizer_maker(name)(momentum)
 
 
-def cosine_decay(learning_rate: ArrayLike, step: ArrayLike, total_steps: ArrayLike) -> jax.Array:
-    """Returns the learning rate at a step, as a float32 scalar.
+def cosine_decay(
+    learning_rate: ArrayLike, step: ArrayLike, total_steps: ArrayLike, warmup: ArrayLike = 0.0
+) -> jax.Array:
+    """Returns the learning rate at a step, as a float32 scalar. All arguments may be traced.
 
-    Half a cosine, without warm-up: ``learning_rate`` at step 0, half of it halfway and 0 at
-    ``total_steps``. All arguments may be traced.
+    A linear rise over the first ``warmup * total_steps`` steps, then half a cosine over the rest (Goyal et al., 2017;
+    Loshchilov and Hutter, 2017). Without warm-up the rate is ``learning_rate`` at step 0, half of it halfway and 0 at
+    ``total_steps``. With a warm-up of w steps, step k of the rise, from 0 on, has the share (k + 1) / (w + 1): no step
+    has a rate of 0, and the first step after the rise has the full rate.
 
     >>> [round(float(cosine_decay(0.1, step, 10)), 3) for step in (0, 5, 10)]
     [0.1, 0.05, 0.0]
+    >>> [round(float(cosine_decay(0.1, step, 10, 0.2)), 3) for step in (0, 1, 2, 6, 10)]
+    [0.033, 0.067, 0.1, 0.05, 0.0]
     """
     import jax.numpy as jnp
 
-    done = jnp.asarray(step, jnp.float32) / jnp.asarray(total_steps, jnp.float32)
-    return 0.5 * jnp.asarray(learning_rate, jnp.float32) * (1 + jnp.cos(jnp.pi * done))
+    number, total = jnp.asarray(step, jnp.float32), jnp.asarray(total_steps, jnp.float32)
+    rising = jnp.round(jnp.asarray(warmup, jnp.float32) * total)
+    done = jnp.maximum(number - rising, 0) / jnp.maximum(total - rising, 1)
+    risen = jnp.minimum((number + 1) / (rising + 1), 1)
+    return 0.5 * jnp.asarray(learning_rate, jnp.float32) * (1 + jnp.cos(jnp.pi * done)) * risen
 
 
 def _sgd(momentum: float) -> optax.GradientTransformation:
@@ -123,7 +156,7 @@ def _of_optax(name: str) -> OptimizerMaker:
 
 def _sgd_oracle(momentum: float) -> OptimizerOracle:
     def update(
-        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
     ) -> tuple[np.ndarray, np.ndarray]:
         if momentum == 0:
             return moments, -gradient
@@ -137,7 +170,7 @@ def _adam_oracle(*, initial: float, stability: float, yogi: bool = False, weight
     """Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) and Yogi (Zaheer et al., 2018)."""
 
     def update(
-        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
     ) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
@@ -162,7 +195,7 @@ def _adagrad_oracle() -> OptimizerOracle:
     """Adagrad (Duchi et al., 2011)."""
 
     def update(
-        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
     ) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
@@ -170,6 +203,60 @@ def _adagrad_oracle() -> OptimizerOracle:
         return total[None], -gradient / np.sqrt(total + 1e-7)
 
     return OptimizerOracle((0.1,), update)
+
+
+def _adam_corrected(momentum: float) -> optax.GradientTransformation:
+    from dp_core.training.private_adam import adam_corrected
+
+    return adam_corrected(momentum)
+
+
+def _adam_scaled(momentum: float) -> optax.GradientTransformation:
+    from dp_core.training.private_adam import adam_scaled
+
+    return adam_scaled(momentum)
+
+
+def _moments_of_adam(moments: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, square = moments[0], moments[1]
+    return 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+
+
+def _corrected_oracle() -> OptimizerOracle:
+    """DP-AdamBC (Tang et al., 2024), with the floor of ``private_adam``."""
+
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        mean, square = _moments_of_adam(moments, gradient)
+        weights = 0.999 ** np.arange(step)
+        weights /= np.sum(weights)
+        floor = noise_deviation**2 * np.sqrt(2 * np.sum(weights**2))
+        signal = np.maximum(square / (1 - 0.999**step) - noise_deviation**2, floor)
+        return np.stack([mean, square]), -mean / (1 - 0.9**step) / (np.sqrt(signal) + 1e-8)
+
+    return OptimizerOracle((0.0, 0.0), update)
+
+
+def _scaled_oracle() -> OptimizerOracle:
+    """Adam with the scales of ``private_adam``, the third moment."""
+    refreshed_every = 20
+
+    def update(
+        moments: np.ndarray, gradient: np.ndarray, params: np.ndarray, step: int, noise_deviation: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        mean, square = _moments_of_adam(moments, gradient)
+        unbiased, scales = square / (1 - 0.999**step), moments[2]
+        if step % refreshed_every == 0:
+            signal = np.maximum(unbiased - (noise_deviation / scales) ** 2, 0.0)
+            scales = noise_deviation / np.sqrt(signal + noise_deviation**2) if noise_deviation else np.ones_like(scales)
+        return np.stack([mean, square, scales]), -mean / (1 - 0.9**step) / (np.sqrt(unbiased) + 1e-8)
+
+    return OptimizerOracle((0.0, 0.0, 1.0), update, scales=2, refreshed_every=refreshed_every)
 
 
 register_optimizer("sgd", _sgd, oracle=_sgd_oracle)
@@ -180,3 +267,10 @@ for _name, _oracle in (
     ("adamw", _adam_oracle(initial=0.0, stability=1e-8, weight_decay=1e-4)),
 ):
     register_optimizer(_name, _of_optax(_name), oracle=functools.partial(_whatever_momentum, _oracle))
+register_optimizer("adam_corrected", _adam_corrected, oracle=functools.partial(_whatever_momentum, _corrected_oracle()))
+register_optimizer(
+    "adam_scaled",
+    _adam_scaled,
+    oracle=functools.partial(_whatever_momentum, _scaled_oracle()),
+    scales=lambda state: state.scales,
+)

@@ -26,6 +26,7 @@ from dp_core.clipping.factors import clip_factor
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.clipping.one_pass import GradientSum, add_clipped_gradients, add_gradients, zero_sum
 from dp_core.clipping.signals import Batch
+from dp_core.training.averaging import iterate_weight
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.optimizers import cosine_decay
@@ -64,10 +65,10 @@ class TrainState(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """The numbers of a run. Non-private training uses only the first three.
+    """The numbers of a run. Non-private training uses only the first three and the last three.
 
     Attributes:
-        learning_rate: The rate at step 0; it decays to 0 along a cosine.
+        learning_rate: The largest rate, that of step 0 without warm-up; it decays to 0 along a cosine.
         total_steps: The step at which the rate reaches 0.
         expected_batch_size: Expected number of examples in a batch. Gradient sums are divided by it.
         l2_clip_norm: The clip norm C, of the first step if it adapts.
@@ -77,6 +78,9 @@ class Hyperparameters(NamedTuple):
         count_noise_multiplier: Standard deviation of the noise on the count that steers an adaptive clip
             norm.
         clip_quantile: Share of gradients that an adaptive clip norm aims to leave unclipped, in (0, 1).
+        warmup: Share of the steps over which the rate rises before it decays, in [0, 1).
+        weight_decay: Decoupled weight decay of dense kernels, in units of the scheduled rate.
+        averaging_share: Share of the run that an average of iterates spans, in (0, 1].
     """
 
     learning_rate: jax.Array | float
@@ -87,6 +91,9 @@ class Hyperparameters(NamedTuple):
     sensitivity: jax.Array | float = 1.0
     count_noise_multiplier: jax.Array | float = 0.0
     clip_quantile: jax.Array | float = 0.5
+    warmup: jax.Array | float = 0.0
+    weight_decay: jax.Array | float = 0.0
+    averaging_share: jax.Array | float = 0.5
 
 
 def as_traced(hyper: Hyperparameters) -> Hyperparameters:
@@ -116,7 +123,8 @@ class Trainer(NamedTuple):
         run: ``(state, steps, noise_key, hyper) -> (state, reports)``. Donates the buffers of ``state``.
             ``reports`` has one entry per step, zero for steps that are not active.
         predict: ``(state, integers, categoricals) -> logits``, one for each row.
-        release: ``state -> params``, with no noise pending and no rows added for the placement.
+        release: ``state -> params``, with no noise pending and no rows added for the placement. With averaging, the
+            average; ``predict`` predicts with what would be released.
     """
 
     init: Callable[[Any, Hyperparameters], TrainState]
@@ -198,7 +206,7 @@ def train_step(
     update_state, params = rule.catch_up(state.update_state, state.params, batches)
     state = state._replace(update_state=update_state, params=params)
     number = state.step
-    summed, seen = sum_gradients(method, state, batches, pieces)
+    summed, seen = sum_gradients(method, state, batches, pieces, scales=rule.scales(state.update_state))
     update = functools.partial(noisy_update, method, rule, state, summed, noise_key, hyper)
     not_finite = jnp.maximum(state.not_finite, summed.not_finite)
     state = jax.lax.cond(not_finite == 0, update, lambda: state._replace(not_finite=not_finite))
@@ -206,7 +214,9 @@ def train_step(
     return state, StepReport(jnp.where(not_finite == 0, mean_loss, jnp.nan), number, seen.rows, seen.checksum)
 
 
-def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax.Array) -> tuple[GradientSum, Seen]:
+def sum_gradients(
+    method: Method, state: TrainState, batches: Batch, pieces: jax.Array, *, scales: Any = None
+) -> tuple[GradientSum, Seen]:
     """Returns the sum of the per-example gradients over a step's physical batches, clipped if private.
 
     Args:
@@ -214,10 +224,11 @@ def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax
         state: The parameters to differentiate at, and the clip norm.
         batches: The sampled examples, with leading axes (physical batch, row).
         pieces: How many of the physical batches hold examples.
+        scales: A tree like the parameters that each example's gradient is multiplied by before it is clipped, or None.
 
     Returns:
-        The sum, and the rows that are in it. If private, one example moves the sum's gradients by at most one clip
-        norm in L2 norm, or two with microbatches (``one_pass.add_clipped_gradients``).
+        The sum of the scaled gradients, and the rows that are in it. If private, one example moves the sum's gradients
+        by at most one clip norm in L2 norm, or two with microbatches (``one_pass.add_clipped_gradients``).
     """
     add: Callable[..., GradientSum] = add_gradients
     if method.private:
@@ -226,6 +237,7 @@ def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax
             l2_clip_norm=state.l2_clip_norm,
             clipping=method.clipping,
             microbatches=make_microbatches(method.microbatch_size),
+            scales=scales,
         )
     example_loss = OBJECTIVES[method.task].example_loss
 
@@ -235,9 +247,11 @@ def sum_gradients(method: Method, state: TrainState, batches: Batch, pieces: jax
         return add(total, method.model, state.params, piece, example_loss), also_seen(seen, piece)
 
     nothing = zero_sum(state.params), nothing_seen()
-    if jnp.shape(batches.mask)[0] == 1:
-        return add_piece(0, nothing)
-    return jax.lax.fori_loop(0, pieces, add_piece, nothing)
+    one_piece = jnp.shape(batches.mask)[0] == 1
+    summed, seen = add_piece(0, nothing) if one_piece else jax.lax.fori_loop(0, pieces, add_piece, nothing)
+    if scales is not None:
+        summed = summed._replace(gradients=jax.tree.map(jnp.multiply, summed.gradients, scales))
+    return summed, seen
 
 
 def noisy_update(
@@ -285,7 +299,9 @@ def noisy_update(
         noise_key=jax.random.fold_in(step_key, _GRADIENT_NOISE),
         standard_deviation=standard_deviation,
         expected_count=expected_count,
-        learning_rate=cosine_decay(hyper.learning_rate, state.step, hyper.total_steps),
+        learning_rate=cosine_decay(hyper.learning_rate, state.step, hyper.total_steps, hyper.warmup),
+        weight_decay=hyper.weight_decay,
+        iterate_weight=iterate_weight(method.averaging, state.step, hyper.total_steps, hyper.averaging_share),
     )
     update_state, params = rule.apply(state.update_state, state.params, summed.gradients, scale)
     return TrainState(state.step + 1, params, update_state, l2_clip_norm, state.not_finite)

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
 from dp_core.clipping.signals import Batch
+from dp_core.training.averaging import averaged
 from dp_core.training.method import Method
 from dp_core.training.noise import add_gaussian
-from dp_core.training.optimizers import make_optimizer
+from dp_core.training.optimizers import SCALES, make_optimizer
 
 
 class UpdateScale(NamedTuple):
@@ -30,12 +32,17 @@ class UpdateScale(NamedTuple):
         standard_deviation: Of the noise on each coordinate of the sum; None draws no noise at all.
         expected_count: Expected number of examples (or groups) in the sum. Public, unlike the actual one.
         learning_rate: The scheduled rate of this step.
+        weight_decay: Share of a dense kernel that is taken away at a rate of 1.
+        iterate_weight: The weight of this step's iterate in the average of iterates, if the method averages
+            (``averaging.iterate_weight``).
     """
 
     noise_key: jax.Array
     standard_deviation: jax.Array | None
     expected_count: ArrayLike
     learning_rate: ArrayLike
+    weight_decay: ArrayLike = 0.0
+    iterate_weight: ArrayLike = 1.0
 
 
 class UpdateRule(NamedTuple):
@@ -47,12 +54,15 @@ class UpdateRule(NamedTuple):
             step's batches.
         apply: ``(state, params, gradient_sum, scale) -> (state, params)``.
         settle: ``(state, params) -> params`` with no noise pending.
+        scales: ``state -> tree`` like the parameters, which each example's gradient is multiplied by before it is
+            clipped, or None. The sum that ``apply`` takes is of such scaled gradients.
     """
 
     init: Callable[[Any], Any]
     catch_up: Callable[[Any, Any, Batch], tuple[Any, Any]]
     apply: Callable[[Any, Any, Any, UpdateScale], tuple[Any, Any]]
     settle: Callable[[Any, Any], Any]
+    scales: Callable[[Any], Any] = lambda state: None
 
 
 def make_update_rule(method: Method) -> UpdateRule:
@@ -60,25 +70,41 @@ def make_update_rule(method: Method) -> UpdateRule:
 
     This is the only place that chooses a rule: the trainer and the speed measurements both use it.
     """
-    return dense_update(make_optimizer(method.optimizer, momentum=method.momentum))
+    optimizer = make_optimizer(method.optimizer, momentum=method.momentum)
+    rule = dense_update(optimizer, scales=SCALES.get(method.optimizer) if method.private else None)
+    if method.private and method.bands > 1:
+        from dp_core.training.correlated import with_correlated_noise
+
+        rule = with_correlated_noise(rule, method.noise_coefficients)
+    return rule if method.averaging == "none" else averaged(rule)
 
 
-def dense_update(optimizer: optax.GradientTransformation) -> UpdateRule:
+def dense_update(optimizer: optax.GradientTransformation, *, scales: Callable[[Any], Any] | None = None) -> UpdateRule:
     """Returns the rule that adds noise to every coordinate at every step (Algorithm 1 of Abadi et al., 2016).
 
     Args:
-        optimizer: An optimiser at learning rate 1; the rule scales its update by ``scale.learning_rate``.
+        optimizer: An optimiser at learning rate 1; the rule scales its update by ``scale.learning_rate``. It is given
+            the standard deviation of the noise on the mean gradient as ``noise_deviation``, which most ignore.
+        scales: The optimiser's ``optimizers.SCALES``, if gradients are scaled before they are clipped. The noise is
+            added to the scaled sum, and the optimiser sees the mean divided by the scales again.
 
     Returns:
         A rule with the optimiser's state and nothing pending between steps.
     """
 
+    optimizer = optax.with_extra_args_support(optimizer)
+
     def apply(state: Any, params: Any, gradient_sum: Any, scale: UpdateScale) -> tuple[Any, Any]:
+        noise_deviation: ArrayLike = 0.0
         if scale.standard_deviation is not None:
+            noise_deviation = scale.standard_deviation / scale.expected_count
             gradient_sum = add_gaussian(scale.noise_key, gradient_sum, scale.standard_deviation)
         # Divided by the expected count, a public number. The actual count is private.
         mean_gradient = jax.tree.map(lambda leaf: leaf / scale.expected_count, gradient_sum)
-        direction, state = optimizer.update(mean_gradient, state, params)
+        if scales is not None:
+            mean_gradient = jax.tree.map(jnp.divide, mean_gradient, scales(state))
+        direction, state = optimizer.update(mean_gradient, state, params, noise_deviation=noise_deviation)
+        direction = decayed(direction, params, scale.weight_decay)
         return state, optax.apply_updates(params, jax.tree.map(lambda leaf: scale.learning_rate * leaf, direction))
 
     return UpdateRule(
@@ -86,7 +112,28 @@ def dense_update(optimizer: optax.GradientTransformation) -> UpdateRule:
         catch_up=lambda state, params, batches: (state, params),
         apply=apply,
         settle=lambda state, params: params,
+        scales=scales or (lambda state: None),
     )
+
+
+def decayed(direction: Any, params: Any, weight_decay: ArrayLike) -> Any:
+    """Returns an update's direction with decoupled weight decay (Loshchilov and Hutter, 2019): d − λ·θ.
+
+    The kernels of dense layers decay. Biases do not, as usual. Neither do embedding tables: a row that no batch
+    reads has no gradient to hold against the decay, and would forget at the pace of the schedule. The decay does not
+    go through the optimiser's moments. It is a function of parameters that follow from noisy sums, so it is
+    post-processing.
+
+    Args:
+        direction: The optimiser's update at learning rate 1.
+        params: The parameters before the update.
+        weight_decay: λ, traced; the update shrinks a kernel by the scheduled rate times λ.
+    """
+
+    def one(path: Any, step: jax.Array, value: jax.Array) -> jax.Array:
+        return step - weight_decay * value if getattr(path[-1], "key", "") == "kernel" else step
+
+    return jax.tree_util.tree_map_with_path(one, direction, params)
 
 
 def without_noise(rule: UpdateRule) -> UpdateRule:

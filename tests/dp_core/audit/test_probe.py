@@ -38,7 +38,7 @@ def probed(
 ) -> Probe:
     """Probes a step of a small model, with its initial parameters multiplied by ``grow``."""
     hyper = {"l2_clip_norm": changes.pop("l2_clip_norm", 0.5), "noise_multiplier": 1.5, "clip_quantile": 0.5}
-    hyper |= {name: changes.pop(name) for name in ("sensitivity", "count_noise_multiplier") if name in changes}
+    hyper |= {name: changes.pop(name) for name in Hyperparameters._fields if name in changes}
     method = Method(**{"model": MODEL, "task": "pctr", "optimizer": "sgd", "momentum": 0.9, "private": True, **changes})
     params = initial_parameters(MODEL, np.random.default_rng(1), *(part[:1] for part in examples()[:2]))
     params = jax.tree.map(lambda leaf: np.float32(grow) * leaf, params)
@@ -60,6 +60,8 @@ def probed(
         {"task": "pconvs"},
         {"l2_clip_norm": 1e-3},
         {"l2_clip_norm": 100.0},
+        {"averaging": "tail", "averaging_share": 0.6, "weight_decay": 0.3},
+        {"averaging": "exponential", "averaging_share": 0.02, "warmup": 0.45, "optimizer": "adam"},
         {"shape": (1, 8), "steps": 1},
         {"shape": (3, 8), "steps": 2},
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dp_core.audit.probe_batches import Examples, full, sparse, to_steps
@@ -32,14 +33,15 @@ def test_every_optimiser_of_ours_has_an_oracle() -> None:
 def test_the_oracle_of_an_optimiser_is_optax(name: str, momentum: float) -> None:
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
-        optimizer, own = make_optimizer(name, momentum=momentum), ORACLES[name](momentum)
+        optimizer, own = optax.with_extra_args_support(make_optimizer(name, momentum=momentum)), ORACLES[name](momentum)
         params = rng.normal(size=200)
         state = optimizer.init(jnp.asarray(params))
         moments = np.tile(np.array(own.initial).reshape(-1, 1), (1, 200))
-        for step in range(1, 6):
+        noise = 1e-3
+        for step in range(1, 26):
             gradient = rng.normal(size=200) * 10.0 ** rng.integers(-9, 2, 200)
-            expected, state = optimizer.update(jnp.asarray(gradient), state, jnp.asarray(params))
-            moments, direction = own.update(moments, gradient, params, step)
+            expected, state = optimizer.update(jnp.asarray(gradient), state, jnp.asarray(params), noise_deviation=noise)
+            moments, direction = own.update(moments, gradient, params, step, noise)
             np.testing.assert_allclose(direction, np.asarray(expected), rtol=1e-6, atol=1e-12)
             params = params + 0.1 * direction
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state) if leaf.ndim]

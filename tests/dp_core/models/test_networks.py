@@ -10,11 +10,13 @@ import pytest
 
 from dp_core.clipping.layers import NO_TOKEN
 from dp_core.clipping.signals import Batch
+from dp_core.models.piecewise import knots
+from dp_core.models.spec import PiecewiseMLPSpec
 from tests.support.models import make_batch, make_model, make_parameters
 
 pytestmark = pytest.mark.usefixtures("strict_types")
 
-KINDS = ("mlp", "dcn_v2", "dlrm")
+KINDS = ("mlp", "piecewise_mlp", "dcn_v2", "dlrm")
 
 
 def dense(params: Any, name: str, x: np.ndarray) -> np.ndarray:
@@ -44,6 +46,16 @@ def mlp(params: Any, batch: Batch) -> np.ndarray:
     return dense(params, "output", hidden(params, inputs))[:, 0]
 
 
+def piecewise_mlp(params: Any, batch: Batch) -> np.ndarray:
+    knots = np.linspace(-1.5, 15, 12)
+    values = np.asarray(batch.integers)
+    # Interpolating the rows of the identity at the knots gives the weights of the two knots around a value.
+    bases = [np.interp(values, knots, row) * ~np.isnan(values) for row in np.eye(12)]
+    hats = np.nan_to_num(np.stack(bases, axis=-1)).reshape(len(values), -1)
+    inputs = np.concatenate([hats, np.isnan(values), *embedded(params, batch.categoricals)], axis=1)
+    return dense(params, "output", hidden(params, inputs))[:, 0]
+
+
 def dcn_v2(params: Any, batch: Batch) -> np.ndarray:
     first = np.concatenate([numbers(batch.integers), *embedded(params, batch.categoricals)], axis=1)
     crossed = first
@@ -68,7 +80,7 @@ def test_a_model_is_what_its_paper_says(kind: str) -> None:
     rng = np.random.default_rng(5)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape, scale=0.5).astype(np.float32), params)
     logits = jax.jit(model.apply)({"params": params}, batch.integers, batch.categoricals)
-    expected = {"mlp": mlp, "dcn_v2": dcn_v2, "dlrm": dlrm}[kind](params, batch)
+    expected = {"mlp": mlp, "piecewise_mlp": piecewise_mlp, "dcn_v2": dcn_v2, "dlrm": dlrm}[kind](params, batch)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-3)
 
 
@@ -80,8 +92,9 @@ def test_tables_are_found_by_the_names_of_their_layers(kind: str) -> None:
     assert tables == model.vocabulary_sizes == {"embedding_0": 30, "embedding_1": 100}
 
 
-def test_a_missing_integer_is_not_a_zero() -> None:
-    model = make_model()
+@pytest.mark.parametrize("kind", ["mlp", "piecewise_mlp"])
+def test_a_missing_integer_is_not_a_zero(kind: str) -> None:
+    model = make_model(kind)
     batch = make_batch(model, 8)
     params = make_parameters(model, batch)
     predict = jax.jit(model.apply)
@@ -91,3 +104,17 @@ def test_a_missing_integer_is_not_a_zero() -> None:
     zeros, ones = (predict({"params": params}, values, batch.categoricals) for values in (integers, missing))
     assert np.all(np.isfinite(ones))
     assert np.all(zeros != ones)
+
+
+@pytest.mark.parametrize("spacing", [0.7, 1.5, 4.0])
+def test_a_piecewise_basis_has_a_norm_near_one_for_any_integer(spacing: float) -> None:
+    model = PiecewiseMLPSpec(hidden_layers=(4,), spacing=spacing).build([])
+    values = np.concatenate([np.linspace(-40, 40, 4001), [-1.5, 15]]).astype(np.float32)[:, None]
+    inputs = model.apply({}, values, np.zeros((len(values), 0), np.int32), method="inputs")
+    hats, missing = np.asarray(inputs[:, :-1]), np.asarray(inputs[:, -1])
+    np.testing.assert_allclose(hats.sum(axis=1), 1, atol=1e-5)
+    assert (hats >= 0).all()
+    assert (np.count_nonzero(hats > 1e-5, axis=1) <= 2).all()
+    assert not missing.any()
+    # The basis interpolates: weighted by the knots it is the value again, within their range.
+    np.testing.assert_allclose(hats @ knots(spacing), np.clip(values[:, 0], -1.5, 15), atol=1e-4)

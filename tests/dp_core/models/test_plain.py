@@ -31,6 +31,6 @@ def test_logits_are_those_of_the_flax_module(name: str, rows: int) -> None:
 
 
 def test_every_network_of_ours_is_there() -> None:
-    assert set(NETWORKS) == {"mlp", "dcn_v2", "dlrm"} <= set(MODELS)
+    assert set(NETWORKS) == {"mlp", "piecewise_mlp", "dcn_v2", "dlrm"} <= set(MODELS)
     with pytest.raises(ValueError, match="no network is called 'wide'; known: mlp"):
         predict_logits({"name": "wide"}, {}, np.zeros((1, 1)), np.zeros((1, 1)))

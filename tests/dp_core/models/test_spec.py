@@ -40,8 +40,8 @@ def test_every_model_is_found_by_its_name_and_survives_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("transformer", "no model is called 'transformer'; known: mlp, dcn_v2, dlrm"),
-        ("dcn_v3", "no model is called 'dcn_v3' (did you mean 'dcn_v2'?); known: mlp, dcn_v2, dlrm"),
+        ("transformer", "no model is called 'transformer'; known: mlp, piecewise_mlp, dcn_v2, dlrm"),
+        ("dcn_v3", "no model is called 'dcn_v3' (did you mean 'dcn_v2'?); known: mlp, piecewise_mlp, dcn_v2, dlrm"),
         ({"name": "mlp", "hidden_layers": 4}, "hidden_layers: should be a list, got 4"),
         ({"cross_layers": 2}, "should be a model's name, or {name: …} with the model's own numbers"),
         (3, "should be a model's name"),
@@ -107,7 +107,7 @@ def test_a_registration_is_checked() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             register_model(spec)
-    assert set(MODELS) == {"mlp", "dcn_v2", "dlrm"}
+    assert set(MODELS) == {"mlp", "piecewise_mlp", "dcn_v2", "dlrm"}
 
 
 def test_a_spec_cannot_be_changed() -> None:

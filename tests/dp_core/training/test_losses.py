@@ -7,7 +7,8 @@ import pytest
 from scipy import special
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dp_core.training.losses import auc_loss, binary_cross_entropy, mean_poisson_log_loss, poisson_log_loss
+from dp_core.evaluation.metrics import auc_loss, mean_poisson_log_loss
+from dp_core.training.losses import binary_cross_entropy, poisson_log_loss
 
 
 def test_auc_loss_equals_scikit_learn_with_and_without_ties() -> None:

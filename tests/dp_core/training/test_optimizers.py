@@ -15,7 +15,7 @@ import pytest
 from dp_core.training.optimizers import OPTIMIZERS, cosine_decay, make_optimizer, register_optimizer
 
 STEPS = 6
-OURS = ("sgd", "yogi", "adagrad", "adam", "adamw")
+OURS = ("sgd", "yogi", "adagrad", "adam", "adamw", "adam_corrected", "adam_scaled")
 
 
 @pytest.mark.parametrize("optimizer", OURS)
@@ -28,6 +28,9 @@ def test_a_scaled_update_equals_optaxs_schedule(optimizer: str) -> None:
         "adagrad": optax.adagrad(schedule),
         "adam": optax.adam(schedule),
         "adamw": optax.adamw(schedule),
+        # Without noise they are Adam.
+        "adam_corrected": optax.adam(schedule),
+        "adam_scaled": optax.adam(schedule),
     }[optimizer]
     ours = make_optimizer(optimizer, momentum=0.9)
     params = {"w": jnp.linspace(-1, 1, 7)}
@@ -85,4 +88,4 @@ def test_an_unknown_optimizer_is_an_error_that_lists_the_known_ones() -> None:
 def test_names_are_listed_without_jax() -> None:
     program = "import sys; from dp_core.training.optimizers import OPTIMIZERS as o; print(*o, 'jax' in sys.modules)"
     listed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert listed.strip() == "sgd yogi adagrad adam adamw False"
+    assert listed.strip() == " ".join([*OURS, "False"])

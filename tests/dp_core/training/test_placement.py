@@ -29,6 +29,8 @@ PLACEMENTS = {
     4: [ALONE, (2, "row_sharded"), (8, "replicated"), (8, "row_sharded")],
 }
 CASES = [(size, place) for size, places in PLACEMENTS.items() for place in places]
+# With correlated noise over three steps. Large tables have independent noise.
+CORRELATED = [(-3, ALONE), (-3, (8, "row_sharded"))]
 # Rows of the sharded tables, padded to a multiple of the devices.
 CUT = {"embedding_0": {2: 302, 4: 304, 8: 304}, "embedding_2": {2: 54, 4: 56, 8: 56}}
 
@@ -39,8 +41,9 @@ Reports = dict[tuple[int, tuple[int, str]], Any]
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """The report of a process with eight devices on each placement."""
     runs = [Run(places, size) for size, places in PLACEMENTS.items()]
+    runs.append(Run([place for _, place in CORRELATED], 1, noise_coefficients=(0.8, 0.5, 0.3)))
     seen = in_processes(runs, tmp_path_factory.mktemp("devices"), devices=8, timeout=TIMEOUT_SECONDS)
-    return dict(zip(CASES, [report for reports in seen for report in reports], strict=True))
+    return dict(zip([*CASES, *CORRELATED], [report for reports in seen for report in reports], strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +71,30 @@ def test_any_placement_trains_the_same_model(reports: Reports, microbatch_size: 
     assert_same_model(reports[microbatch_size, place], reports[microbatch_size, ALONE])
 
 
+def test_correlated_noise_does_not_depend_on_the_placement(reports: Reports) -> None:
+    alone, sharded = (reports[case] for case in CORRELATED)
+    assert_same_model(sharded, alone)
+    assert sharded["replicas_equal"]
+    assert sharded["restored_equal"]
+    # The first noise is the fresh one over c₀, but for the large tables.
+    for name, values in alone["noise"].items():
+        large = name in ("embedding_0/table", "embedding_2/table")
+        plain = np.array(reports[1, ALONE]["noise"][name]) / (1.0 if large else 0.8)
+        np.testing.assert_allclose(values, plain, rtol=1e-3, atol=1e-4)
+    for name, values in reports[1, ALONE]["params"].items():
+        if name == "hidden_0/kernel":
+            assert np.abs(np.array(values) - alone["params"][name]).max() > 1e-3
+
+
 @pytest.mark.parametrize(("microbatch_size", "place"), CASES)
 def test_tables_lie_where_they_should(reports: Reports, microbatch_size: int, place: tuple[int, str]) -> None:
-    """Likewise the momentum and a restored checkpoint; replicas are equal to the bit."""
+    """Likewise the momentum, the average and a restored checkpoint; replicas are equal to the bit."""
     report, (devices, tables) = reports[microbatch_size, place], place
     for name, rows in VOCABULARIES.items():
         cut = tables == "row_sharded" and name in CUT
         expected = [CUT[name][devices] // devices if cut else rows] * devices
-        assert [report[kind][name] for kind in ("table_shards", "momentum_shards", "restored_shards")] == [expected] * 3
+        kinds = ("table_shards", "momentum_shards", "average_shards", "restored_shards")
+        assert [report[kind][name] for kind in kinds] == [expected] * 4
     assert report["replicas_equal"]
     assert report["restored_equal"]
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from dp_core.training.method import Method
-from dp_core.training.updates import UpdateScale, dense_update, make_update_rule, without_noise
+from dp_core.training.updates import UpdateScale, decayed, dense_update, make_update_rule, without_noise
 from tests.support.models import make_model
 
 pytestmark = pytest.mark.usefixtures("strict_types")
@@ -33,6 +33,18 @@ def test_without_noise_parameters_move_by_the_mean_gradient(deviation: float | N
     _, params = update.apply(update.init(PARAMS), PARAMS, SUM, scale(deviation))
     np.testing.assert_allclose(params["layer"]["kernel"], 1 - 0.25 * 6 / 12, rtol=1e-6)
     np.testing.assert_allclose(params["layer"]["bias"], -0.25 * 6 / 12, rtol=1e-6)
+
+
+def test_only_dense_kernels_decay() -> None:
+    tree = {"layer": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}, "embedding": {"table": jnp.ones(3)}}
+    moved = decayed(jax.tree.map(jnp.zeros_like, tree), tree, jnp.float32(0.5))
+    np.testing.assert_allclose(moved["layer"]["kernel"], -0.5)
+    np.testing.assert_array_equal(moved["layer"]["bias"], 0)
+    np.testing.assert_array_equal(moved["embedding"]["table"], 0)
+
+
+def test_by_default_nothing_decays_and_an_iterate_replaces_the_one_before() -> None:
+    assert (scale(None).weight_decay, scale(None).iterate_weight) == (0.0, 1.0)
 
 
 def test_noise_is_of_the_sum_and_divided_with_it() -> None:
