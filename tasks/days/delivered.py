@@ -44,11 +44,11 @@ from tasks.days.deliveries import (
     record,
     record_missed,
 )
+from tasks.days.shared_files import found_elsewhere
 from tasks.logs.files import DAY, IncompleteFile, RawFile, find_paths, inspect_file
 from tasks.logs.synthetic_days import day_file, deliver
 from tasks.runtime.errors import UserError
 from tasks.runtime.parallel import cluster
-from tasks.runtime.progress import counted
 
 # Without a marker, files count as complete when none has changed for so long.
 SETTLED_SECONDS = 60.0
@@ -112,11 +112,11 @@ def survey(config: Config, entry: str, day: str) -> Survey:
     days = window_days(day, nightly.window_days)
     if dataset.synthetic is not None:
         deliver(name, dataset, day, window_days=nightly.window_days)
-    window = tuple(_look(name, dataset, earlier) for earlier in days)
+    window = tuple(_look(config, name, dataset, earlier) for earlier in days)
     for earlier in window:
         if earlier.state == "missing":
             record_missed(name, earlier.day)
-    return Survey(_look(name, dataset, day), window)
+    return Survey(_look(config, name, dataset, day), window)
 
 
 def look(config: Config, name: str, day: str) -> DayState:
@@ -128,10 +128,10 @@ def look(config: Config, name: str, day: str) -> DayState:
     window_days(day, 0)
     if dataset.synthetic is not None:
         deliver(name, dataset, day)
-    return _look(name, dataset, day)
+    return _look(config, name, dataset, day)
 
 
-def _look(name: str, dataset: Dataset, day: str) -> DayState:
+def _look(config: Config, name: str, dataset: Dataset, day: str) -> DayState:
     if not dataset.comes_by_days:
         raise UserError(f"{name} does not come by days: write {DAY} in its `raw`, as in /data/day={DAY}/*.parquet")
     try:
@@ -141,7 +141,7 @@ def _look(name: str, dataset: Dataset, day: str) -> DayState:
         except UserError as error:
             return DayState(day, "refused", f"{day} is refused, because it cannot be read: {error}")
         with changing(name):
-            return _registered(name, dataset, day, found)
+            return _registered(config, name, dataset, day, found)
     except (_NotYet, IncompleteFile, FileNotFoundError) as reason:
         gone = " any more" if delivery(name, day) is not None else ""
         return DayState(day, "missing", f"{day} is not delivered{gone}: {reason}")
@@ -184,7 +184,7 @@ def _inspected(path: Path) -> RawFile:
     return inspect_file(path) if status.st_size else RawFile(path.resolve(), 0, status.st_mtime_ns, None)
 
 
-def _registered(name: str, dataset: Dataset, day: str, found: Sequence[RawFile]) -> DayState:
+def _registered(config: Config, name: str, dataset: Dataset, day: str, found: Sequence[RawFile]) -> DayState:
     known = delivery(name, day)
     files = _with_contents(found, known)
     contents = day_contents(files)
@@ -203,9 +203,13 @@ def _registered(name: str, dataset: Dataset, day: str, found: Sequence[RawFile])
         for f, rows in zip(files, parsed, strict=True)
     ]
     # What is in the register was compared when it came.
-    twice = next(_duplicates(name, day, listed), None) if not known or known["files"] != listed else None
+    twice = next(_duplicates(name, day, listed, contents), None) if not known or known["files"] != listed else None
     if twice is not None:
         return DayState(day, "refused", twice)
+    # Generated files belong to their dataset alone, though equal settings generate equal ones.
+    elsewhere = found_elsewhere(config, name, day, listed) if dataset.synthetic is None else None
+    if elsewhere is not None:
+        return DayState(day, "refused", f"{day} is refused: {elsewhere}")
     rows = sum(parsed)
     moment, changes = now(), list(known["changes"]) if known else []
     if known and known["contents"] != contents:
@@ -240,7 +244,7 @@ def _with_contents(files: Sequence[RawFile], known: Delivery | None) -> list[Raw
     return found
 
 
-def _duplicates(name: str, day: str, files: Sequence[DeliveredFile]) -> Iterator[str]:
+def _duplicates(name: str, day: str, files: Sequence[DeliveredFile], contents: str) -> Iterator[str]:
     """Yields a sentence for every file that is already in the data: in this day, or in another one."""
     why = "An example would be in the data twice, so that no ε would hold for it"
     own: dict[str, str] = {}
@@ -257,6 +261,23 @@ def _duplicates(name: str, day: str, files: Sequence[DeliveredFile]) -> Iterator
             elif theirs["rows"] and theirs["contents"] in own:
                 twin = own[theirs["contents"]]
                 yield f"{day} is refused: {twin} has the same contents as {theirs['path']} of {other}. {why}"
+    if any(file["rows"] for file in files):
+        yield from _moved(name, day, contents)
+
+
+def _moved(name: str, day: str, contents: str) -> Iterator[str]:
+    """Yields a sentence if the whole day was delivered as another one before, and nights have used it there.
+
+    A date that was corrected is like that. What was released from the rows is charged to the other day, so that they
+    would have a second budget here.
+    """
+    for other, delivered in deliveries(name).items():
+        used = [use["night"] for use in delivered["uses"] if use["contents"] == contents]
+        if other != day and used:
+            yield (
+                f"{day} is refused: its rows were delivered as {other} before, and {', '.join(used)} used them there. "
+                f"What these released is charged to {other}, so that the rows would have a second budget on {day}"
+            )
 
 
 def _sentence(delivered: Delivery) -> str:
@@ -270,6 +291,6 @@ def _sentence(delivered: Delivery) -> str:
         nights = f"; {', '.join(used)} used earlier rows" if used else ""
         said += (
             f"; it was delivered again with other contents, found on {changes[-1]['at']} "
-            f"({counted(old['rows'], 'row')} before){nights}"
+            f"({old['rows']:,} rows before){nights}"
         )
     return said

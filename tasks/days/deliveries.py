@@ -102,6 +102,12 @@ def deliveries(name: str) -> dict[str, Delivery]:
     return {path.stem: read_json(path, alone=True) for path in sorted(register_folder(name).glob("????-??-??.json"))}
 
 
+def registered_datasets() -> list[str]:
+    """Returns the names of all datasets with a register."""
+    root = register_folder("")
+    return sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+
+
 def record(name: str, delivered: Delivery) -> None:
     """Writes a day of the register."""
     write_json(register_folder(name) / f"{delivered['day']}.json", delivered)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tasks.config.nightly import TotalBudget
-from tasks.ledger.budget import DayTotal, OverBudget, check_finite, highest_total, over_budget
+from tasks.ledger.budget import DayTotal, OverBudget, check_finite, fits, highest_total, over_budget, user_over_budget
 from tasks.ledger.chain import Anchor, Head, Row, breaks, contradiction, head_of, next_row
 from tasks.ledger.composition import delta_used, largest
 from tasks.ledger.entries import Entry, State, charges_by_day, replayed, standing_on
@@ -109,7 +109,7 @@ class Ledger:
         The same key with the same releases returns the reservation that stands, or says that it is committed.
 
         Raises:
-            OverBudget: If any day would have more than ``total``. Nothing is written then.
+            OverBudget: If any day, or any user if that is limited, would have more than ``total``. Nothing is written.
             UserError: If the key stands with other releases, or a release cannot be charged.
         """
         key, wanted = _checked_key(key), checked(releases)
@@ -126,14 +126,18 @@ class Ledger:
                 return Reservation(key, before.state, False, None, head_of(transaction.rows))
             others = list(entries.values())
             highest = highest_total(others, charges_by_day(wanted), total.delta)
-            if highest.epsilon <= total.epsilon:
+            if fits(others, wanted, total):
                 budget = {"epsilon": total.epsilon, "delta": total.delta}
                 head = _append(transaction, "reserve", key, {"releases": _as_json(wanted), "total": budget})
             else:
                 refused = others
         if refused is not None:
             # Worked out when the lock is free again: it may take seconds.
-            raise over_budget(key, refused, wanted, total, highest)
+            if highest.epsilon > total.epsilon:
+                raise over_budget(key, refused, wanted, total, highest)
+            told = user_over_budget(key, refused, wanted, total)
+            assert told is not None
+            raise told
         _tell_of_lower_totals(key, others, wanted, total)
         return self._changed(Reservation(key, "reserved", True, highest, head))
 
@@ -192,15 +196,20 @@ class Ledger:
         """
         return spent_by_day(self.entries(), dataset, total, since=since, users=users)
 
-    def verify(self, kept: Head | None = None) -> Verified:
-        """Looks at every row, and compares them with the anchor and with a head that was kept elsewhere."""
+    def verify(self, kept: Head | None = None, *, known: Mapping[str, Head] | None = None) -> Verified:
+        """Looks at every row, and compares them with the anchor and with heads that were kept elsewhere.
+
+        Args:
+            kept: A head that a person gave.
+            known: Other heads, by the names of those who kept them.
+        """
         problems: list[str] = []
         try:
             anchored = self._anchor.read()
         except UserError as error:
             anchored, problems = Head(0, ""), [str(error)]
         rows = self._store.rows()
-        problems += _problems(rows, anchored, kept)
+        problems += _problems(rows, anchored, {**({"the head that was given": kept} if kept else {}), **(known or {})})
         return Verified(tuple(problems), tuple(_remarks(rows)), head_of(rows), anchored)
 
     def _end(self, key: str, action: str, state: State, reason: str) -> Reservation:
@@ -228,7 +237,7 @@ class Ledger:
         return done
 
     def _entries(self, anchored: Head, rows: Sequence[Row]) -> dict[str, Entry]:
-        problems = _problems(rows, anchored, None)
+        problems = _problems(rows, anchored, {})
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise UserError(
@@ -250,21 +259,25 @@ def _as_json(releases: Sequence[Release]) -> list[dict[str, Any]]:
 
 
 def _tell_of_lower_totals(key: str, others: Sequence[Entry], wanted: Sequence[Release], total: TotalBudget) -> None:
-    """Says so if a total was raised: what was promised of a day then no longer holds."""
+    """Says so if a total was raised, in ε or in δ: what was promised of a day then no longer holds."""
     days = charges_by_day(wanted)
-    lower = [one for one in others if not one.charges.keys().isdisjoint(days) and one.epsilon < total.epsilon]
+    lower = [
+        one
+        for one in others
+        if not one.charges.keys().isdisjoint(days) and (one.epsilon < total.epsilon or one.delta < total.delta)
+    ]
     if lower:
-        least = min(lower, key=lambda one: one.epsilon)
+        least = min(lower, key=lambda one: (one.epsilon, one.delta))
         say(
-            f"{key} is reserved under a total of ε = {total.epsilon:g}, but {least.key} was under {least.epsilon:g}: "
-            "the smaller total no longer holds for the days that both read"
+            f"{key} is reserved under a total of ε = {total.epsilon:g} at δ = {total.delta:g}, but {least.key} was "
+            f"under {least.epsilon:g} at {least.delta:g}: the smaller total no longer holds for the days that both read"
         )
 
 
-def _problems(rows: Sequence[Row], anchored: Head, kept: Head | None) -> list[str]:
+def _problems(rows: Sequence[Row], anchored: Head, kept: Mapping[str, Head]) -> list[str]:
     found = list(breaks(rows))
-    for head, keeper in ((anchored, "the anchor"), (kept, "the head that was given")):
-        if head is not None and (told := contradiction(rows, head, keeper)):
+    for keeper, head in {"the anchor": anchored, **kept}.items():
+        if told := contradiction(rows, head, keeper):
             found.append(told)
     # Rows that were tampered with may say anything.
     return found or replayed(rows)[1]

@@ -12,6 +12,7 @@ from tasks.config.nightly import TotalBudget
 from tasks.ledger.composition import Charges, charges_of, composed, epsilon, largest
 from tasks.ledger.entries import DataDay, Entry, charges_by_day, standing_on
 from tasks.ledger.release import Release
+from tasks.ledger.spent import highest_user_total, user_epsilon
 from tasks.runtime.errors import UserError
 from tasks.runtime.progress import counted
 
@@ -61,6 +62,30 @@ def highest_total(entries: Iterable[Entry], charges: Mapping[DataDay, Charges], 
     return max((DayTotal(day, epsilon(together[day], delta)) for day in largest(together)), key=lambda one: one.epsilon)
 
 
+def user_over_budget(
+    key: str, entries: Sequence[Entry], releases: Sequence[Release], total: TotalBudget
+) -> OverBudget | None:
+    """Returns the error for releases that would tell more about one user than the total allows; None if they do not."""
+    if total.user_epsilon is None:
+        return None
+    highest = highest_user_total(entries, releases, total)
+    if highest.epsilon <= total.user_epsilon:
+        return None
+    spent = user_epsilon(entries, highest.first, total)[0]
+    here = [entry for entry in entries if not entry.charges.keys().isdisjoint(charges_by_day(releases))]
+    free_after = _free_after(entries, releases, total)
+    limit = f"ε = {total.user_epsilon:g} at δ = {total.delta:g}"
+    would = "no ε" if highest.note else _text(highest.epsilon, total.user_epsilon)
+    before = f"There is none: {highest.note}. " if highest.note else f"Before, it was ε = {spent:.3g}. "
+    text = (
+        f"{key} is refused before training: a user with up to {counted(total.user_examples, 'example')} on each of "
+        f"{counted(total.user_days, 'day')} from {highest.first} on would have {would}, and the total of one user is "
+        f"{limit}. {before}What is spent on a day never comes back. {_room(releases, free_after)}"
+    )
+    by = {entry.key: max(entry.own_epsilon(day, total.delta) for day in entry.charges) for entry in here[-_MOST_NAMED:]}
+    return OverBudget(text, highest.first, highest.epsilon, spent or 0.0, by, free_after)
+
+
 def over_budget(
     key: str, entries: Sequence[Entry], releases: Sequence[Release], total: TotalBudget, highest: DayTotal
 ) -> OverBudget:
@@ -81,18 +106,18 @@ def over_budget(
         if any(entry.state == "reserved" for entry in here):
             spending += ". A reservation that a crash left standing is ended by `python -m tasks ledger resolve`"
     text = (
-        f"{key} is refused before training: the data of {day} would have {_text(highest.epsilon, total)} of "
+        f"{key} is refused before training: the data of {day} would have {_text(highest.epsilon, total.epsilon)} of "
         f"a total of {limit}. {spending}. The new releases alone have ε = {alone:.3g} there. "
         f"What is spent on a day never comes back. {_room(releases, free_after)}"
     )
     return OverBudget(text, day, highest.epsilon, spent, by, free_after)
 
 
-def _text(value: float, total: TotalBudget) -> str:
+def _text(value: float, total: float) -> str:
     """Returns an ε above the total with enough digits to show that it is."""
     if math.isinf(value):
         return "no finite ε"
-    digits = next((n for n in (3, 4, 5, 6) if float(f"{value:.{n}g}") > total.epsilon), 9)
+    digits = next((n for n in (3, 4, 5, 6) if float(f"{value:.{n}g}") > total), 9)
     return f"ε = {value:.{digits}g}"
 
 
@@ -120,9 +145,12 @@ def _free_after(entries: Sequence[Entry], releases: Sequence[Release], total: To
     return None
 
 
-def fits(entries: Iterable[Entry], releases: Sequence[Release], total: TotalBudget) -> bool:
+def fits(entries: Sequence[Entry], releases: Sequence[Release], total: TotalBudget) -> bool:
     """Returns whether releases could be reserved beside what stands."""
-    return highest_total(entries, charges_by_day(releases), total.delta).epsilon <= total.epsilon
+    if highest_total(entries, charges_by_day(releases), total.delta).epsilon > total.epsilon:
+        return False
+    most = total.user_epsilon
+    return most is None or highest_user_total(entries, releases, total).epsilon <= most
 
 
 def moved(releases: Sequence[Release], days: int) -> tuple[Release, ...]:

@@ -15,6 +15,8 @@ from tasks.ledger.budget import highest_total, moved
 from tasks.ledger.composition import epsilon
 from tasks.ledger.entries import Entry, charges_by_day, standing_on
 from tasks.ledger.release import Release, dp_sgd, gaussian, vocabulary
+from tasks.ledger.spent import highest_user_total
+from tasks.privacy.best_bands import bands_for
 from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.runtime.errors import UserError
 
@@ -49,12 +51,14 @@ class SimulatedNight(NamedTuple):
         highest_day: The day with the largest ε after the night, or that would have it.
         epsilon: That ε.
         refused: Whether it is above the total, so that the night did not run and spent nothing.
+        of_user: Whether the total of one user refused it; then the day and the ε are those of the user.
     """
 
     day: str
     highest_day: str
     epsilon: float
     refused: bool
+    of_user: bool = False
 
 
 class Simulation(NamedTuple):
@@ -82,13 +86,15 @@ def planned_night(entry: Nightly, dataset: Dataset, examples: int) -> PlannedNig
     """
     from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
     from dp_core.epochs import batches_per_epoch, steps_for_epochs
+    from dp_core.evaluation.private_comparison import comparison_noise_multiplier
     from dp_core.partition_selection import (
         VOCABULARY_SHARE_OF_DELTA,
         PartitionSelection,
-        selection_noise_multiplier,
     )
     from dp_core.sampling import make_sampler
+    from tasks.data.splits import VALIDATION_SHARE
     from tasks.data.vocabulary import DEFAULT_EPSILON
+    from tasks.privacy.label_rate_budget import label_rate_of
 
     grid, delta = entry.dp_sgd, entry.delta or 1 / examples
     (batch_size,), (epochs,), (sampler,) = grid.batch_size, grid.epochs, grid.sampler
@@ -103,8 +109,22 @@ def planned_night(entry: Nightly, dataset: Dataset, examples: int) -> PlannedNig
             columns=len(dataset.categorical_columns),
         )
         chosen = VocabularyRelease(selection.noise_multiplier, selection.delta, "")
-    # Equal trainings together are one that is as many times as long. Samplers that deal epochs deal whole ones.
-    of_epoch = 1 if sampler == "poisson" else int(batches_per_epoch(sampler, examples, batch_size))
+    # A night that starts from a champion releases no label rate, so this is the most that one releases.
+    rate = label_rate_of(grid, entry.epsilon, delta)
+    bands = bands_for(
+        grid.bands[0],
+        epsilon=entry.epsilon,
+        delta=delta,
+        examples=examples,
+        batch_size=batch_size,
+        steps=steps,
+        vocabulary=chosen,
+        accountant=grid.accountant[0],
+        trainings=trainings,
+    )
+    # Equal trainings together are one that is as many times as long. Samplers that deal epochs deal whole ones, and
+    # correlated noise counts whole rounds.
+    of_epoch = bands if sampler == "poisson" else int(batches_per_epoch(sampler, examples, batch_size))
     noise_multiplier = noise_multiplier_for(
         epsilon=entry.epsilon,
         delta=delta,
@@ -114,6 +134,9 @@ def planned_night(entry: Nightly, dataset: Dataset, examples: int) -> PlannedNig
         sampler=sampler,
         vocabulary=chosen,
         accountant=grid.accountant[0],
+        # n Gaussian releases are one with 1/√n of the noise.
+        label_rate_noise_multiplier=None if rate is None else rate / math.sqrt(trainings),
+        bands=bands,
     )
     slots = make_sampler(
         sampler, examples=examples, expected_batch_size=batch_size, steps=steps * trainings, target_delta=delta
@@ -127,14 +150,19 @@ def planned_night(entry: Nightly, dataset: Dataset, examples: int) -> PlannedNig
         noise_multiplier=noise_multiplier,
         l2_clip_norm=1.0,
         vocabulary=chosen,
+        label_rate_noise_multiplier=rate,
+        bands=bands,
     )
-    evaluated = entry.evaluation_epsilon
-    noise = None if evaluated is None else selection_noise_multiplier(epsilon=evaluated, delta=delta)
+    noise = None
+    if entry.evaluation_epsilon is not None:
+        # As many rows as a day has for judging, which is what the night's own δ is taken from.
+        judged = examples / entry.window_days * (1 - VALIDATION_SHARE)
+        noise = comparison_noise_multiplier(epsilon=entry.evaluation_epsilon, delta=1 / judged)
     return PlannedNight(record, trainings, chosen, noise)
 
 
-def releases_of(entry: Nightly, planned: PlannedNight) -> NightReleases:
-    """Returns the function from a newest day to what its night would release."""
+def releases_of(entry: Nightly, planned: PlannedNight, budget: str) -> NightReleases:
+    """Returns the function from a newest day to what its night would release; ``budget`` is what is charged."""
 
     def of(day: datetime.date) -> list[Release]:
         before = [day - datetime.timedelta(days=number) for number in range(entry.window_days, 0, -1)]
@@ -143,11 +171,11 @@ def releases_of(entry: Nightly, planned: PlannedNight) -> NightReleases:
         if planned.vocabulary is not None:
             drawn = planned.vocabulary._replace(draw=day.isoformat())
             record = dataclasses.replace(record, vocabulary=drawn)
-            found.append(Release("vocabulary", vocabulary(drawn), entry.dataset, window))
-        found += [Release("model", dp_sgd(record), entry.dataset, window)] * planned.trainings
+            found.append(Release("vocabulary", vocabulary(drawn), budget, window))
+        found += [Release("model", dp_sgd(record), budget, window)] * planned.trainings
         if planned.evaluation_noise_multiplier is not None:
             compared = gaussian(planned.evaluation_noise_multiplier)
-            found.append(Release("metric", compared, entry.dataset, (day.isoformat(),)))
+            found.append(Release("metric", compared, budget, (day.isoformat(),)))
         return found
 
     return of
@@ -188,7 +216,12 @@ def simulate(
         near = [entry for entry in standing if not entry.charges.keys().isdisjoint(charges)]
         highest = highest_total(near, charges, total.delta)
         refused = highest.epsilon > total.epsilon
-        played.append(SimulatedNight(day.isoformat(), highest.day.day, highest.epsilon, refused))
+        user = highest_user_total(standing, made, total) if total.user_epsilon is not None and not refused else None
+        if user is not None and total.user_epsilon is not None and user.epsilon > total.user_epsilon:
+            refused = True
+            played.append(SimulatedNight(day.isoformat(), user.first.day, user.epsilon, refused, of_user=True))
+        else:
+            played.append(SimulatedNight(day.isoformat(), highest.day.day, highest.epsilon, refused))
         if not refused:
             standing.append(Entry(f"night of {day}", "reserved", made, made, total.epsilon, total.delta, "", ""))
     days = sorted({day for entry in standing for day in entry.charges if day.dataset == dataset})
@@ -196,15 +229,15 @@ def simulate(
     return Simulation(tuple(played), {day.day: epsilon(charged[day], total.delta) for day in days})
 
 
-def next_newest(entries: Sequence[Entry], dataset: Dataset, entry: Nightly) -> datetime.date:
+def next_newest(entries: Sequence[Entry], dataset: Dataset, entry: Nightly, budget: str) -> datetime.date:
     """Returns the newest day of the night after the last one in the ledger; of the first possible one if none is."""
     last = max(
         (
             day
             for one in entries
             for release in one.releases
-            if release.kind == "model"
-            for day in days_of(release, entry)
+            if release.kind == "model" and release.dataset == budget
+            for day in release.days
         ),
         default=None,
     )
@@ -216,14 +249,14 @@ def next_newest(entries: Sequence[Entry], dataset: Dataset, entry: Nightly) -> d
     return start + datetime.timedelta(days=entry.window_days)
 
 
-def days_of(release: Release, entry: Nightly) -> tuple[str, ...]:
-    """Returns the days of an entry's dataset that a release touches."""
-    return release.days if release.dataset == entry.dataset else ()
-
-
 def forecast(simulation: Simulation, total: TotalBudget) -> str:
     """Returns the sentence that says where the budget goes if nights go on like this."""
     refused = simulation.first_refused
+    if refused is not None and refused.of_user:
+        return (
+            f"At this rate the budget of a user from {refused.highest_day} on is used up on the night of "
+            f"{refused.day}, which would be refused: ε = {refused.epsilon:.3g} of {total.user_epsilon:g}."
+        )
     if refused is not None:
         return (
             f"At this rate the budget of {refused.highest_day} is used up on the night of {refused.day}, which would "

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.config.loading import Config
-from tasks.config.nightly import Nightly, TotalBudget, parsed_day
+from tasks.config.nightly import TotalBudget, parsed_day
 from tasks.ledger.book import Ledger
 from tasks.ledger.composition import epsilon
 from tasks.ledger.entries import DataDay, Entry, standing_on
 from tasks.ledger.forecast import forecast, next_newest, planned_night, releases_of, repeated, simulate
 from tasks.ledger.heat_map import heat_map
+from tasks.ledger.release import Release
 from tasks.ledger.spent import DaySpent
 from tasks.reporting.document import Cell, Figure, Table
 from tasks.reporting.page import render
@@ -49,20 +50,21 @@ def write_page(name: str, config: Config, ledger: Ledger | None = None) -> Path:
 def ledger_page(name: str, config: Config, ledger: Ledger) -> str:
     """Returns the page: the forecast, a heat map, the days against the total, and all entries of the dataset."""
     night = config.night(name)
-    entries = [entry for entry in ledger.entries() if any(day.dataset == night.dataset for day in entry.days)]
+    budget = config.budget_name(night.dataset)
+    entries = [entry for entry in ledger.entries() if any(day.dataset == budget for day in entry.days)]
     counting = [entry for entry in entries if entry.charges]
     columns = _columns(counting)[-MOST_NIGHTS:]
-    shown = sorted({day.day for column in columns for day in column.entry.charges if day.dataset == night.dataset})
+    shown = sorted({day.day for column in columns for day in column.entry.charges if day.dataset == budget})
     days = shown[-MOST_DAYS:]
-    spent = ledger.spent(night.dataset, night.total, since=days[0]) if days else {}
-    figures = [_heat_map(counting, columns, days, night), _totals(spent, night.total)] if days else []
+    spent = ledger.spent(budget, night.total, since=days[0]) if days else {}
+    figures = [_heat_map(counting, columns, days, budget, night.total), _totals(spent, night.total)] if days else []
     standing = [entry for entry in entries if entry.state == "reserved"]
     tables = [_days_table(spent, night.total), _entries_table(entries, night.total)] if days else []
     sentence = forecast_of(name, config, entries)
     return render(
         "ledger.html",
         name=name,
-        dataset=night.dataset,
+        dataset=budget,
         sentence=sentence,
         total=night.total,
         user=_user_text(night.total),
@@ -84,21 +86,26 @@ def forecast_of(name: str, config: Config, entries: Sequence[Entry]) -> str:
     """
     night = config.night(name)
     dataset = config.dataset(night.dataset)
-    first = next_newest(entries, dataset, night)
+    budget = config.budget_name(night.dataset)
+    first = next_newest(entries, dataset, night, budget)
     nights = 2 * night.window_days + 1
-    trained = [one for one in entries if any(release.kind == "model" for release in one.releases)]
+    trained = [one for one in entries if any(_is_model(release, budget) for release in one.releases)]
     own = [one for one in trained if one.key.startswith(f"{name}/")] or trained
     if own:
-        last = [release for release in own[-1].releases if release.dataset == night.dataset]
-        model_days = [day for release in last if release.kind == "model" for day in release.days]
+        last = [release for release in own[-1].releases if release.dataset == budget]
+        model_days = [day for release in last if _is_model(release, budget) for day in release.days]
         newest = datetime.date.fromisoformat(max(model_days)) + datetime.timedelta(days=1)
         releases = repeated(last, newest)
     elif dataset.synthetic is not None and dataset.synthetic.days is not None:
         rows = dataset.synthetic.days.rows * night.window_days
-        releases = releases_of(night, planned_night(night, dataset, rows))
+        releases = releases_of(night, planned_night(night, dataset, rows), budget)
     else:
         return "No night has been reserved yet, so there is no rate."
-    return forecast(simulate(entries, releases, night.dataset, night.total, first, nights), night.total)
+    return forecast(simulate(entries, releases, budget, night.total, first, nights), night.total)
+
+
+def _is_model(release: Release, budget: str) -> bool:
+    return release.kind == "model" and release.dataset == budget
 
 
 def _columns(entries: Sequence[Entry]) -> list[Column]:
@@ -111,20 +118,22 @@ def _columns(entries: Sequence[Entry]) -> list[Column]:
     return found
 
 
-def _heat_map(entries: Sequence[Entry], columns: Sequence[Column], days: Sequence[str], night: Nightly) -> Figure:
+def _heat_map(
+    entries: Sequence[Entry], columns: Sequence[Column], days: Sequence[str], budget: str, total: TotalBudget
+) -> Figure:
     """Returns ε of each day after each entry that touched it, everything before included."""
     cells: dict[tuple[str, str], float] = {}
     for column in columns:
         before = entries[: entries.index(column.entry) + 1]
-        touched = [DataDay(night.dataset, day) for day in days if DataDay(night.dataset, day) in column.entry.charges]
+        touched = [DataDay(budget, day) for day in days if DataDay(budget, day) in column.entry.charges]
         for day, charges in standing_on(before, touched).items():
-            cells[day.day, column.label] = epsilon(charges, night.total.delta)
+            cells[day.day, column.label] = epsilon(charges, total.delta)
     nights = list(dict.fromkeys(column.label for column in columns))
     title = "ε of each day's data, night by night"
-    svg = heat_map(cells, days, nights, total=night.total.epsilon, title=title)
+    svg = heat_map(cells, days, nights, total=total.epsilon, title=title)
     caption = (
         f"A cell is the ε of the day's data after that night, with everything before it. The colour is full at the "
-        f"total of {night.total.epsilon:g}. Empty: the night did not read the day. Nights are of {nights[-1][:4]}, "
+        f"total of {total.epsilon:g}. Empty: the night did not read the day. Nights are of {nights[-1][:4]}, "
         "by their newest day."
     )
     return Figure("heat_map", title, svg, caption)
@@ -162,7 +171,11 @@ def _user_text(total: TotalBudget) -> str:
     return (
         f"“ε of a user” holds for someone with up to {counted(total.user_examples, 'example')} on each of "
         f"{counted(total.user_days, 'day')} in a row, of which the line's day is the first, and for no one with more. "
-        "The total is for single examples."
+        + (
+            "The total is for single examples."
+            if total.user_epsilon is None
+            else f"The total is for single examples, and that of such a user is ε = {total.user_epsilon:g}."
+        )
     )
 
 

@@ -28,6 +28,7 @@ UNIT = "one example; neighbours: replace_special"
 
 _COUNTS = (
     "examples",
+    "bands",
     "expected_batch_size",
     "max_batch_size",
     "steps",
@@ -201,6 +202,8 @@ def _checked_record(given: Any, label: str) -> dict[str, Any]:
         raise UserError(
             f"{label}: a batch of {record.expected_batch_size:,} is larger than the {record.examples:,} examples"
         )
+    if record.label_rate_noise_multiplier is not None:
+        _check_number(record.to_json(), "label_rate_noise_multiplier", label)
     if record.vocabulary is not None:
         _check_number(record.vocabulary._asdict(), "noise_multiplier", label)
         _check_delta(record.vocabulary._asdict(), label)

@@ -9,12 +9,14 @@ with more examples or other days: a user with examples every day has a larger ε
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tasks.config.nightly import TotalBudget
 from tasks.ledger.composition import charges_of, composed, epsilon, for_group, no_group_number
 from tasks.ledger.entries import DataDay, Entry, State, standing_on
+from tasks.ledger.release import Release
 
 
 class SpentBy(NamedTuple):
@@ -63,6 +65,30 @@ def spent_by_day(
             note,
         )
     return found
+
+
+class UserTotal(NamedTuple):
+    """The ε of one user whose days begin with ``first``; infinite if there is no number, and ``note`` says why."""
+
+    first: DataDay
+    epsilon: float
+    note: str = ""
+
+
+def highest_user_total(entries: Sequence[Entry], releases: Sequence[Release], total: TotalBudget) -> UserTotal:
+    """Returns the user with the largest ε among those whose days releases read, together with all that stands."""
+    made = tuple(releases)
+    new = Entry("", "reserved", made, made, total.epsilon, total.delta, "", "")
+    starts = {
+        DataDay(day.dataset, (datetime.date.fromisoformat(day.day) - datetime.timedelta(days=back)).isoformat())
+        for day in new.charges
+        for back in range(total.user_days)
+    }
+    found = []
+    for first in sorted(starts):
+        value, note = user_epsilon([*entries, new], first, total)
+        found.append(UserTotal(first, math.inf if value is None else value, note))
+    return max(found, key=lambda one: one.epsilon)
 
 
 def user_epsilon(entries: Sequence[Entry], first: DataDay, total: TotalBudget) -> tuple[float | None, str]:

@@ -59,12 +59,15 @@ def ledger_url(given: str | None) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if drivername in ("sqlite", "sqlite+pysqlite"):
         path = url.database or ""
-        if not path or path == ":memory:":
+        if not path or path == ":memory:" or url.query.get("mode") == "memory":
             raise UserError(f"{VARIABLE}: a ledger in memory would be forgotten. {_RIGHT}")
         if not path.startswith(("/", "file:/")):
             raise UserError(
                 f"{VARIABLE}: {path} depends on the working folder, so that there would be several ledgers. {_RIGHT}"
             )
+        if others := sorted(set(url.query) - {"mode", "uri"}):
+            # SQLite can be told to do without locks, and then two writers overspend.
+            raise UserError(f"{VARIABLE}: a ledger in SQLite takes no {' or '.join(others)}. {_RIGHT}")
         return url
     raise UserError(f"{VARIABLE}: the ledger cannot be kept in {drivername}. {_RIGHT}")
 

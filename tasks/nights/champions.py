@@ -10,7 +10,7 @@ import datetime
 from typing import TypedDict
 
 from tasks.config.nightly import parsed_day
-from tasks.nights.record import ChampionOf, read_night
+from tasks.nights.record import DECIDED, ChampionOf, read_night, read_nights
 from tasks.nights.tracking import tag_champion
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, write_json
@@ -59,11 +59,25 @@ def champion_for(name: str, day: str) -> ChampionOf | None:
     """Returns the champion that the night of a day is judged against: the present one, unless it is of a later day.
 
     A champion of a later night has trained on the day, and one of the same night is the challenger itself, which a
-    crash left before the night was done. Then the last champion of an earlier night counts, as it did at the time.
+    crash left before the night was done. Then the last champion of an earlier night counts, as it did at the time. In a
+    back-fill of several nights, that may be one of them: it won, and only a later night's decision kept it from the
+    alias.
     """
     now = present(name)
-    if now is None or parsed_day(now["day"]) is None or now["day"] < day:
+    if now is None or parsed_day(now["day"]) is None:
         return now
+    then = now if now["day"] < day else _reigned_before(name, day)
+    nights = read_nights(name)
+    if not any(night["day"] > day and night["status"] in DECIDED for night in nights):
+        return then
+    since = "" if then is None else then["day"]
+    won = [night for night in nights if since < night["day"] < day and night.get("won_too_late")]
+    there = {found.version for found in versions(name)}
+    kept = [night for night in won if night["version"] in there]
+    return {"version": kept[-1]["version"], "day": kept[-1]["day"]} if kept else then
+
+
+def _reigned_before(name: str, day: str) -> ChampionOf | None:
     there = {found.version for found in versions(name)}
     for reign in reversed(history(name)):
         if reign["day"] < day and reign["version"] in there:

@@ -18,6 +18,7 @@ from tasks.data.prepared import Prepared, open_prepared
 from tasks.days.delivered import look
 from tasks.nights.champions import champion_for
 from tasks.nights.deciding import Comparison
+from tasks.nights.ledger_key import check_mark
 from tasks.nights.record import ChampionOf, Night, NightEnded, night_folder
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json, short_hash, write_json
@@ -46,6 +47,7 @@ def compare_on_newest_day(config: Config, night: Night) -> Comparison:
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
+            check_mark(night)
             write_json(made, {"champion": night["champion"], "comparison": _compared(config, night)})
         return read_json(made)["comparison"]
 

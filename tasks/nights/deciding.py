@@ -59,8 +59,15 @@ def decide(nightly: Nightly, day: str, champion_day: str | None, found: Comparis
     if champion_day is None or of_champion is None or found["difference"] is None:
         why = "the first champion" if first else "because there was no champion to compare with"
         return Decision(True, f"promoted night {day}, {why}: {shown}, {calibration}")
+    if not (math.isfinite(of_champion) and math.isfinite(found["difference"])):
+        # A comparison with what is not a number is never above a tolerance, and would promote anything.
+        return Decision(
+            False, f"{_kept(champion_day)}: {shown}, but the champion's loss is not a number to compare with"
+        )
     against = f"{shown} against {_shown(nightly.task, of_champion, name=False)}"
-    increase = found["difference"] / abs(of_champion) if of_champion else math.copysign(math.inf, found["difference"])
+    increase = found["difference"] and (
+        found["difference"] / abs(of_champion) if of_champion else math.copysign(math.inf, found["difference"])
+    )
     test = f"{_difference(nightly.task, found)}, {found['verdict']}"
     if increase > nightly.tolerance:
         return Decision(

@@ -139,7 +139,7 @@ def _nights_table(task: TaskName, nights: Sequence[Night]) -> Table:
         "version",
         "in words",
     ]
-    rows, records = [], []
+    rows, records, news = [], [], _news(nights)
     for night in nights:
         found: Mapping[str, Any] = night.get("comparison") or {}
         challenger, champion = (as_metric(task, found.get(f"{who}_loss")) for who in ("challenger", "champion"))
@@ -153,7 +153,7 @@ def _nights_table(task: TaskName, nights: Sequence[Night]) -> Table:
                 number(found.get("challenger_calibration"), 2),
                 number(night.get("epsilon"), 3),
                 Cell(str(night.get("version", "–")), night.get("version")),
-                Cell("; ".join([night["sentence"], *night.get("said", [])])),
+                Cell("; ".join([night["sentence"], *news[night["day"]]])),
             ]
         )
         records.append(
@@ -170,6 +170,17 @@ def _nights_table(task: TaskName, nights: Sequence[Night]) -> Table:
             }
         )
     return Table("nights", "All nights, newest first", columns, rows, records=records)
+
+
+def _news(nights: Sequence[Night]) -> dict[str, list[str]]:
+    """Returns what each night said of its data that no night before it had said: a late day stays late for a window."""
+    told: set[str] = set()
+    found = {}
+    for night in sorted(nights, key=lambda night: night["day"]):
+        said = night.get("said", [])
+        found[night["day"]] = [one for one in said if one not in told]
+        told.update(said)
+    return found
 
 
 def _reigns_table(reigns: Sequence[Reign]) -> Table:

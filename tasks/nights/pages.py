@@ -61,7 +61,7 @@ def terminal_tables(name: str) -> list[Table]:
 def _budget(name: str, config: Config) -> Budget:
     """Returns what the ledger says of an entry's dataset."""
     nightly, ledger = config.night(name), Ledger.open()
-    spent = ledger.spent(nightly.dataset, nightly.total, users=False)
+    spent = ledger.spent(config.budget_name(nightly.dataset), nightly.total, users=False)
     most = max(spent.values(), key=lambda day: day.epsilon, default=None)
     return Budget(
         most_spent=0.0 if most is None else most.epsilon,

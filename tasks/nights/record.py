@@ -59,6 +59,7 @@ class Night(TypedDict, total=False):
       parent: The night's run in MLflow.
       groups: The planned trainings.
       ledger_key: The key of the night's entry in the ledger.
+      mark: The random mark of the night's folder, which the key depends on.
       ledger_head: The hash of the ledger's newest row after the night's entry was committed.
       trained: The finished trainings.
       epsilon: ε of everything that the night released about an example of the window, and its δ.
@@ -66,6 +67,7 @@ class Night(TypedDict, total=False):
       version: The version of the registered model.
       champion: The champion before the night; None if there was none.
       comparison: How champion and challenger did on the newest day.
+      won_too_late: Whether the challenger was good enough, but a later night had decided by then.
       status: How the night ended.
       sentence: The same in words.
       finished: When it ended, in UTC.
@@ -85,6 +87,7 @@ class Night(TypedDict, total=False):
     parent: dict[str, Any]
     groups: list[TrialGroup]
     ledger_key: str
+    mark: str
     ledger_head: str
     trained: list[TrainedTrial]
     epsilon: float
@@ -93,6 +96,7 @@ class Night(TypedDict, total=False):
     version: int
     champion: ChampionOf | None
     comparison: dict[str, Any] | None
+    won_too_late: bool
     status: Status
     sentence: str
     finished: str

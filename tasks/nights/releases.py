@@ -45,7 +45,7 @@ def night_epsilon(finished: Sequence[FinishedTrial]) -> NightEpsilon:
 
 def budget_left(nightly: Nightly) -> float | None:
     """Returns what is left of the total ε on the day that has spent the most; None if nothing was spent."""
-    spent = Ledger.open().spent(nightly.dataset, nightly.total, users=False)
+    spent = Ledger.open().spent(load_config().budget_name(nightly.dataset), nightly.total, users=False)
     return nightly.total.epsilon - max(day.epsilon for day in spent.values()) if spent else None
 
 
@@ -58,12 +58,13 @@ def uncharged_vocabulary_days(night: Night, prepared: Prepared) -> list[str]:
     vocabulary, made_from = vocabulary_release(prepared), set(night["vocabulary_days"])
     if vocabulary is None:
         return []
-    dataset, run = load_config().night(night["name"]).dataset, _run(night)
+    config, run = load_config(), _run(night)
+    budget = config.budget_name(config.night(night["name"]).dataset)
     charged = [
         release
         for entry in Ledger.open().entries()
         for release in entry.releases
-        if entry.state == "committed" and release.dataset == dataset and release.run != run
+        if entry.state == "committed" and release.dataset == budget and release.run != run
     ]
     for release in charged:
         if release.kind == "vocabulary" and release.mechanism["draw"] == vocabulary.draw:
@@ -76,11 +77,11 @@ def _run(night: Night) -> str:
 
 
 def _releases(night: Night, records: Sequence[MechanismRecord], prepared: Prepared) -> list[Release]:
-    nightly = load_config().night(night["name"])
-    run = _run(night)
+    config, run = load_config(), _run(night)
+    nightly = config.night(night["name"])
     # A day that was left out was not touched: if its data comes later, nothing of it has been released.
     days = tuple(night["window"])
-    common: dict[str, Any] = {"dataset": nightly.dataset, "run": run}
+    common: dict[str, Any] = {"dataset": config.budget_name(nightly.dataset), "run": run}
     releases = [
         Release(
             kind="model", mechanism={"mechanism": "dp_sgd", "record": record.to_json()}, days=days, note="", **common

@@ -23,7 +23,8 @@ def reserve(night: Night) -> Night:
     """Plans the trainings and reserves what they will cost. A night over budget ends here, before training."""
     from tasks.data.prepared import open_prepared
     from tasks.ledger.book import Ledger, OverBudget
-    from tasks.nights.ledger_key import ledger_key
+    from tasks.nights.kept_heads import check_kept_heads
+    from tasks.nights.ledger_key import ledger_key, mark_of
     from tasks.nights.releases import planned_releases, uncharged_vocabulary_days
     from tasks.nights.tracking import start_night_run
     from tasks.training.groups import in_groups
@@ -40,6 +41,7 @@ def reserve(night: Night) -> Night:
         trials = night_trials(config, name, prepared, start_from=start)
     except UserError as error:
         raise NightEnded("stopped", f"night {night['day']} was stopped: {error}. The champion stays") from None
+    check_kept_heads(Ledger.open())
     night = {**night, "vocabulary_days": uncharged_vocabulary_days(night, prepared)}
     releases = planned_releases(night, trials, prepared)
     key = ledger_key(night, trials, releases)
@@ -61,7 +63,14 @@ def reserve(night: Night) -> Night:
         for number, trial in enumerate(trials, 1)
     ]
     say(f"reserved ε = {nightly.epsilon:g} of night {night['day']} for {counted(len(trials), 'training')}")
-    return {**night, "champion": champion, "parent": dict(parent), "groups": in_groups(items), "ledger_key": key}
+    return {
+        **night,
+        "champion": champion,
+        "parent": dict(parent),
+        "groups": in_groups(items),
+        "ledger_key": key,
+        "mark": mark_of(night),
+    }
 
 
 def _start(name: str, champion: ChampionOf | None, prepared: Prepared) -> str | None:
@@ -87,8 +96,10 @@ def _start(name: str, champion: ChampionOf | None, prepared: Prepared) -> str | 
 @ends_the_night
 def train(night: Night) -> Night:
     """Trains every planned trial. One that was interrupted resumes, and a finished one is found."""
+    from tasks.nights.ledger_key import check_charged
     from tasks.train import train
 
+    check_charged(night)
     return {**night, "trained": [one for group in night["groups"] for one in train(group) or ()]}
 
 
@@ -183,7 +194,8 @@ def decide(night: Night) -> Night:
         sentence = f"not promoted: night {overtaken} has decided since. Its own decision was: {sentence}"
     if promoted:
         promote(name, night["version"], by="night", reason=sentence)
-    ended = end_night({**night, "comparison": dict(found)}, "promoted" if promoted else "kept", sentence)
+    compared: Night = {**night, "comparison": dict(found), "won_too_late": overtaken is not None}
+    ended = end_night(compared, "promoted" if promoted else "kept", sentence)
     log_night(ended, nightly.task, promoted=promoted, budget_left=budget_left(nightly))
     say(sentence)
     return ended

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow")
 # The name of the model within its run, and the tag that identifies whose it is.
 MODEL_NAME, PUBLIC_NAME_TAG = "model", "public_name"
-# Keys of a description that say where the log is, not how to read it.
-_NOT_DESCRIBED = {"raw", "synthetic", "description"}
+# Keys of a description that say where the log is or what reports show of it, not how to read it.
+_NOT_DESCRIBED = {"raw", "synthetic", "description", "shares_budget_with", "segment_column"}
 
 
 def log_model(
@@ -180,7 +180,7 @@ def _save(
 def _guarantee(finished: FinishedTrial, with_choice: float | None = None) -> Guarantee:
     audit, trial = finished.audit, finished.trial
     assert audit["epsilon"] is not None  # `require_guarantee` has asked
-    return {
+    guarantee: Guarantee = {
         "epsilon": max(audit["epsilon"], with_choice or 0.0),
         "delta": audit["target_delta"],
         "protects": "labels" if trial.mechanism == "label_dp" else "examples",
@@ -188,6 +188,9 @@ def _guarantee(finished: FinishedTrial, with_choice: float | None = None) -> Gua
         "covers_vocabulary": finished.record["vocabulary"]["kind"] != "threshold",
         "public_name": finished.public_name,
     }
+    if (extra := audit.get("recalibration_epsilon")) is not None:
+        guarantee["recalibration_epsilon"] = extra
+    return guarantee
 
 
 def _meaning(trial: Trial) -> str:

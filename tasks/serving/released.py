@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from pydantic import ValidationError
 
@@ -19,7 +19,8 @@ DATA = "data/released"
 class Guarantee(TypedDict):
     """What a released model promises: (ε, δ), for whole examples or only for their labels.
 
-    ``covers_vocabulary`` is whether that includes which tokens the model knows.
+    ``covers_vocabulary`` is whether that includes which tokens the model knows. ``recalibration_epsilon`` is what its
+    recalibration costs the examples of the validation split, which no training saw; only if there was one.
     """
 
     epsilon: float
@@ -28,6 +29,7 @@ class Guarantee(TypedDict):
     mechanism: str
     covers_vocabulary: bool
     public_name: str
+    recalibration_epsilon: NotRequired[float]
 
 
 @dataclass(frozen=True)

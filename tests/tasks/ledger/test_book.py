@@ -149,13 +149,50 @@ def test_a_vocabulary_is_an_entry_and_a_part_of_its_models(ledger: Ledger) -> No
     assert ledger.spent("clicks", TOTAL)[JANUARY[0]].epsilon == with_both.epsilon
 
 
+def test_the_total_of_a_user_refuses_too(ledger: Ledger) -> None:
+    """A user on two days in a row: both are read by a night with a group of two, whose σ is half as large."""
+    of_both = get_epsilon_gaussian(SIGMA / 2, DELTA)
+    total = TotalBudget(epsilon=3.0, delta=DELTA, user_days=2, user_epsilon=of_both * 1.01)
+    ledger.reserve("night/0", night(0, 2), total)
+    head = ledger.verify().head
+    with pytest.raises(OverBudget) as error:
+        ledger.reserve("night/1", night(1, 2), total)
+    # The first night reads one or both days of the user, and the second both or one.
+    of_three = get_epsilon_gaussian(SIGMA / math.sqrt(2**2 + 1), DELTA)
+    assert error.value.epsilon == pytest.approx(of_three, rel=1e-3)
+    assert error.value.spent == pytest.approx(of_both, rel=1e-3)
+    assert error.value.free_after == 1
+    text = str(error.value)
+    assert "a user with up to 1 example on each of 2 days from 2026-01-01 of clicks on would have ε = " in text
+    assert f"and the total of one user is ε = {total.user_epsilon:g} at δ = 5e-06" in text
+    assert "the same releases fit on the days 2026-01-03 to 2026-01-04" in text
+    assert ledger.verify().head == head
+    assert ledger.reserve("night/2", night(2, 2), total).new
+    assert ledger.reserve("night/1", night(1, 2), TOTAL).new, "which is one of single examples"
+
+
+def test_a_user_without_a_number_has_no_budget(ledger: Ledger) -> None:
+    drawn = VocabularyRelease(20.0, 1e-7, "ab")
+    releases = [Release("vocabulary", vocabulary(drawn), "clicks", tuple(JANUARY[:2]))]
+    limited = TotalBudget(epsilon=3.0, delta=DELTA, user_days=2, user_epsilon=100.0)
+    with pytest.raises(OverBudget, match=r"would have no ε, .*There is none: the guarantee of a private vocabulary"):
+        ledger.reserve("k", releases, limited)
+
+
 def test_a_raised_total_is_told(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     ledger.reserve("a", night(0), TOTAL)
     assert "smaller total" not in capsys.readouterr().out
     ledger.reserve("b", night(3), TotalBudget(epsilon=5.0, delta=DELTA))
-    assert "b is reserved under a total of ε = 5, but a was under 3" in capsys.readouterr().out
+    assert "b is reserved under a total of ε = 5 at δ = 5e-06, but a was under 3 at 5e-06" in capsys.readouterr().out
     ledger.reserve("c", night(12), TotalBudget(epsilon=5.0, delta=DELTA))
     assert "smaller total" not in capsys.readouterr().out
+
+
+def test_a_raised_delta_is_told(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    """At a larger δ the same releases have a smaller ε, so that more would fit."""
+    ledger.reserve("a", night(0), TOTAL)
+    ledger.reserve("b", night(3), TotalBudget(epsilon=3.0, delta=10 * DELTA))
+    assert "at δ = 5e-05, but a was under 3 at 5e-06: the smaller total no longer holds" in capsys.readouterr().out
 
 
 def test_a_row_has_the_delta_that_a_release_uses(ledger: Ledger) -> None:

@@ -10,11 +10,13 @@ import dp_accounting
 import pytest
 from dp_accounting import NeighboringRelation, get_epsilon_gaussian, get_sigma_gaussian, pld
 
+from dp_core.evaluation.private_comparison import comparison_noise_multiplier
 from tasks.config.loading import Config, load_config
-from tasks.config.nightly import Nightly
+from tasks.config.nightly import Nightly, TotalBudget
 from tasks.ledger.book import Ledger, OverBudget
 from tasks.ledger.cost import DailyTraining, Question, nightly_cost
 from tasks.ledger.forecast import forecast, next_newest, planned_night, releases_of, simulate, trainings_of
+from tasks.ledger.release import Release, gaussian
 from tasks.privacy.cached_accounting import epsilon_of
 from tasks.runtime.errors import UserError
 
@@ -85,21 +87,24 @@ def test_a_private_vocabulary_and_evaluation_are_planned(own_home: Path, config:
     dataset = type(config.dataset(entry.dataset)).model_validate(private)
     planned = planned_night(entry, dataset, 80_000)
     assert epsilon_of(planned.record, 1 / 80_000).epsilon <= entry.epsilon
-    made = releases_of(entry, planned)(datetime.date(2026, 1, 9))
+    made = releases_of(entry, planned, entry.dataset)(datetime.date(2026, 1, 9))
     assert [(one.kind, one.days[0], len(one.days)) for one in made] == [
         ("vocabulary", "2026-01-05", 4),
         ("model", "2026-01-05", 4),
         ("metric", "2026-01-09", 1),
     ]
     assert made[1].mechanism["record"]["vocabulary"].draw == "2026-01-09"
+    # 20,000 rows a day, of which a night compares on the last nine tenths.
+    noise = comparison_noise_multiplier(epsilon=0.1, delta=1 / 18_000)
+    assert made[2].mechanism["noise_multiplier"] == pytest.approx(noise)
 
 
 @pytest.mark.parametrize("total", [3.0, 2.0])
 def test_the_simulation_is_what_the_ledger_then_does(own_home: Path, config: Config, total: float) -> None:
     entry = changed(config, total={"epsilon": total, "delta": 5e-6})
     dataset, ledger = config.dataset(entry.dataset), Ledger.open()
-    releases = releases_of(entry, planned_night(entry, dataset, 80_000))
-    first = next_newest([], dataset, entry)
+    releases = releases_of(entry, planned_night(entry, dataset, 80_000), entry.dataset)
+    first = next_newest([], dataset, entry, entry.dataset)
     assert first == datetime.date(2026, 1, 5)
     played = simulate([], releases, entry.dataset, entry.total, first, 7)
     for night in played.nights:
@@ -117,6 +122,17 @@ def test_the_simulation_is_what_the_ledger_then_does(own_home: Path, config: Con
     sentence = forecast(played, entry.total)
     if total == 3:
         assert sentence == "At this rate no day exceeds ε = 2.22 of 3."
-        assert next_newest(ledger.entries(), dataset, entry) == first + datetime.timedelta(days=7)
+        assert next_newest(ledger.entries(), dataset, entry, entry.dataset) == first + datetime.timedelta(days=7)
     else:
         assert "the budget of 2026-01-04 is used up on the night of 2026-01-08" in sentence
+
+
+def test_the_total_of_a_user_is_forecast(own_home: Path, config: Config) -> None:
+    total = TotalBudget(epsilon=3.0, delta=5e-6, user_days=2, user_epsilon=3.0)
+
+    def releases(day: datetime.date) -> list[Release]:
+        return [Release("model", gaussian(3.0), "days", (str(day - datetime.timedelta(days=1)), str(day)))]
+
+    played = simulate([], releases, "days", total, datetime.date(2026, 1, 5), 2)
+    assert [(night.refused, night.of_user) for night in played.nights] == [(False, False), (True, True)]
+    assert "the budget of a user from 2026-01-04 on is used up on the night of 2026-01-06" in forecast(played, total)

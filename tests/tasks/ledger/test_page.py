@@ -14,7 +14,7 @@ from tasks.cli import main
 from tasks.config.loading import load_config
 from tasks.ledger.book import Ledger
 from tasks.ledger.heat_map import heat_map
-from tasks.ledger.page import page_path, write_page
+from tasks.ledger.page import forecast_of, ledger_page, page_path, write_page
 from tasks.ledger.release import Release, gaussian
 from tests.tasks.ledger.support import DELTA, JANUARY
 
@@ -56,6 +56,25 @@ def test_a_page_without_nights(own_home: Path) -> None:
     text = write_page("conversions", load_config()).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "Nothing has been released" in text
     assert "At this rate no day exceeds ε = 2.22 of 3." in text
+
+
+def test_entries_of_other_datasets_are_no_rate(own_home: Path) -> None:
+    """The ledger has nights of another dataset only, and the first night of this one had no data."""
+    other = [Release("model", gaussian(4.0), "other", tuple(JANUARY[:4]))]
+    Ledger.open().reserve("other/2026-01-05", other, load_config().night("conversions").total)
+    config = load_config()
+    assert forecast_of("conversions", config, Ledger.open().entries()) == "At this rate no day exceeds ε = 2.22 of 3."
+
+
+def test_a_dataset_that_shares_a_budget_shows_all_of_it(ledger: Ledger) -> None:
+    config = load_config()
+    days = config.dataset("synthetic_days")
+    renamed = days.model_copy(update={"shares_budget_with": "synthetic_days"})
+    entry = config.night("conversions").model_copy(update={"dataset": "second"})
+    sharing = config.model_copy(
+        update={"datasets": {"synthetic_days": days, "second": renamed}, "nightly": {"conversions": entry}}
+    )
+    assert ledger_page("conversions", sharing, ledger) == ledger_page("conversions", config, ledger)
 
 
 def test_a_heat_map_keeps_its_cells_within_its_frame() -> None:

@@ -11,8 +11,9 @@ import pytest
 from tasks.config.loading import load_config
 from tasks.ledger.book import Ledger
 from tasks.nights import steps, training_steps
-from tasks.nights.champions import present, roll_back
+from tasks.nights.champions import champion_for, present, roll_back
 from tasks.nights.record import Night, NightEnded, night_folder, read_night
+from tasks.runtime.errors import UserError
 from tasks.runtime.tracking import open_client
 from tasks.serving.registry import versions
 from tasks.training.finished import FinishedTrial
@@ -84,6 +85,29 @@ def test_trainings_that_are_gone_are_charged_anew(house: Path) -> None:
     assert len(versions("rates")) == 2
 
 
+def test_later_tasks_that_are_run_again_by_themselves_release_nothing_uncharged(house: Path) -> None:
+    """Airflow can clear the tasks from ``train`` or ``decide`` on, which then get what ``reserve`` returned before."""
+    reserved = steps.open_night("rates", "2026-01-04")
+    for step in AFTER[:3]:
+        reserved = step(reserved)
+    night = training_steps.register(training_steps.audit(training_steps.train(reserved)))
+    assert training_steps.train(reserved)["trained"] == night["trained"], "what is there is found"
+    shutil.rmtree(FinishedTrial.open(night["chosen"]).folder)
+    with pytest.raises(UserError, match=r"is committed in the ledger, and its trainings are gone.*from its first task"):
+        training_steps.train(reserved)
+    shutil.rmtree(night_folder("rates", "2026-01-04"))
+    with pytest.raises(UserError, match="another private comparison would not be charged"):
+        training_steps.decide(night)
+
+    other = steps.open_night("rates", "2026-01-05")
+    for step in AFTER[:3]:
+        other = step(other)
+    Ledger.open().resolve(other["ledger_key"], "give_back", "a test")
+    with pytest.raises(UserError, match="is given back in the ledger, so that a new training would be a release"):
+        training_steps.train(other)
+    assert [entry.state for entry in Ledger.open().entries()] == ["committed", "given back"]
+
+
 def test_another_home_with_the_same_ledger_is_charged_too(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DP_ADS_LEDGER", f"sqlite:///{house}/ledger.db")
     judged("2026-01-04")
@@ -102,15 +126,22 @@ def test_a_night_goes_on_after_a_person_charged_it(house: Path) -> None:
 def test_a_back_fill_is_not_judged_by_a_champion_that_has_seen_the_day(house: Path) -> None:
     judged("2026-01-06")
     assert champion_tags() == {"2026-01-06": "true"}
-    late = judged("2026-01-05")
+    late = judged("2026-01-04")
     assert late["champion"] is None
     assert late["status"] == "kept"
     assert late["sentence"].startswith("not promoted: night 2026-01-06 has decided since")
     assert FinishedTrial.open(late["chosen"]).trial.start_from is None
+
+    # The next one is judged against it and starts from it, as it would have been at the time.
+    after = judged("2026-01-05")
+    assert after["champion"] == {"version": 2, "day": "2026-01-04"}
+    assert FinishedTrial.open(after["chosen"]).trial.start_from == late["chosen"]
     assert present("rates") == {"version": 1, "day": "2026-01-06"}
+    assert champion_for("rates", "2026-01-07") == {"version": 1, "day": "2026-01-06"}, "a new night"
 
     roll_back("rates", "2026-01-05", "the day after was counted twice")
-    assert champion_tags() == {"2026-01-05": "true", "2026-01-06": "false"}
+    assert champion_tags() == {"2026-01-04": "false", "2026-01-05": "true", "2026-01-06": "false"}
+    assert champion_for("rates", "2026-01-07") == {"version": 3, "day": "2026-01-05"}
 
 
 def champion_tags() -> dict[str, str]:

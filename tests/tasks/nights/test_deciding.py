@@ -66,6 +66,12 @@ def test_a_loss_below_zero_has_a_tolerance_too() -> None:
     assert "Poisson log loss -0.4800 against -0.5000 of night 2026-01-08 (+0.0200 ± 0.0050" in decision.sentence
 
 
+@pytest.mark.parametrize(("difference", "promoted"), [(0.0, True), (1e-9, False), (-1e-9, True)])
+def test_a_champion_without_any_loss_is_replaced_by_a_challenger_without_any(difference: float, promoted: bool) -> None:
+    found = comparison(champion_loss=0.0, challenger_loss=difference, difference=difference)
+    assert decide(nightly(), "2026-01-09", "2026-01-08", found).promote is promoted
+
+
 def test_the_first_night_has_no_champion_to_compare_with() -> None:
     found = comparison(
         champion_loss=None, difference=None, low=None, high=None, verdict=None, champion_calibration=None
@@ -102,3 +108,12 @@ def test_a_loss_that_is_no_number_never_wins(champion: str | None) -> None:
     decision = decide(nightly(), "2026-01-09", champion, comparison(challenger_loss=math.nan))
     assert not decision.promote
     assert "not a number" in decision.sentence
+
+
+@pytest.mark.parametrize(
+    "champion", [{"champion_loss": math.nan}, {"difference": math.nan}, {"champion_loss": math.inf}]
+)
+def test_nothing_is_promoted_over_a_loss_that_is_no_number(champion: dict[str, float]) -> None:
+    decision = decide(nightly(), "2026-01-09", "2026-01-08", comparison(**champion))
+    assert not decision.promote
+    assert decision.sentence.startswith("kept night 2026-01-08: ")

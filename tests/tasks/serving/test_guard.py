@@ -11,7 +11,12 @@ import pytest
 
 from dp_core.models.digest import parameters_digest
 from tasks.cli import main
+from tasks.config.loading import load_config
 from tasks.data.prepared import Prepared
+from tasks.days import deliveries
+from tasks.days.deliveries import DeliveredFile
+from tasks.ledger.book import Ledger
+from tasks.nights.budgets import charged_budget, raw_files
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json, write_json
 from tasks.runtime.tracking import open_client
@@ -20,8 +25,9 @@ from tasks.serving.packaging import log_model, save_model
 from tasks.serving.registry import register, set_champion, versions
 from tasks.training.finished import FinishedTrial
 from tests.support.trials import without_privacy
+from tests.tasks.ledger.support import JANUARY, TOTAL, metric
 from tests.tasks.serving.conftest import Made
-from tests.tasks.serving.tiny_log import describe, finish, log_rows, prepare_log, secret_trial
+from tests.tasks.serving.tiny_log import NAME, describe, finish, log_rows, prepare_log, secret_trial
 
 Spoil = Callable[[Prepared], FinishedTrial]
 
@@ -193,3 +199,20 @@ def test_what_the_ledger_charges_is_not_registered_by_hand(
     monkeypatch.setattr("tasks.training.finished.FinishedTrial.open", lambda key: OfNights)
     assert main(["register", "0123456789abcdef", "--name", "mine"]) == 2
     assert "synthetic_days has a budget in the ledger" in capsys.readouterr().err
+
+
+def test_what_the_ledger_has_charged_before_is_not_registered_by_hand_either(own_store: Path, tmp_path: Path) -> None:
+    """Also when the entry of ``nightly`` is gone, and when an experiment has another name for the files of a day."""
+    config = load_config()
+    prepared = prepare_log(tmp_path)
+    (source,) = raw_files(prepared)
+    assert charged_budget(config, NAME, [source]) is None
+    file = DeliveredFile(path=source, size=1, modified=1, contents="c", rows=400)
+    delivered = {"files": [file], "contents": "c", "rows": 400, "first_seen": "", "missed": None}
+    deliveries.record("logs", {**delivered, "day": JANUARY[0], "changes": [], "uses": []})  # type: ignore[typeddict-item]
+    assert charged_budget(config, NAME, [source]) is None, "nothing was charged yet"
+    Ledger.open().reserve("night", [metric(9.0, JANUARY[0], dataset="logs")], TOTAL)
+    assert charged_budget(config, NAME, [source]) == "logs"
+    assert charged_budget(config, NAME) is None
+    Ledger.open().reserve("another", [metric(9.0, JANUARY[0], dataset=NAME)], TOTAL)
+    assert charged_budget(config, NAME) == NAME

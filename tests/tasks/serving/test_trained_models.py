@@ -42,19 +42,27 @@ from tests.tasks.serving.tiny_log import NAME, describe, finish, log_rows, prepa
 # What is promised on 2 cores; a quiet machine does two to four times as much.
 FEWEST_ROWS_A_SECOND = 100_000
 SCORED_ROWS = 600_000
+# Of a machine with more programs than this waiting for its 2 cores, we get a share, and wall time says how large that
+# is. Then two cores' worth of CPU time counts.
+BUSY = 3.0
+
+
+def cpu_seconds() -> float:
+    """The CPU time of this process and its children so far."""
+    return sum(os.times()[:4])
 
 
 def train(trial: Trial, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """Trains and audits a trial; returns the trainer's own predictions on the test split."""
     logits: list[np.ndarray] = []
-    original = loop._evaluate
+    original = loop._predict
 
-    def evaluate(run: Any, state: Any, split: Any) -> Any:
+    def predict(run: Any, state: Any, split: Any) -> Any:
         logits.append(np.asarray(run.trainer.predict(state, split.integers, split.categoricals), np.float64))
         return original(run, state, split)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_evaluate", evaluate)
+        patch.setattr(loop, "_predict", predict)
         run_trial(trial, prepared)
     finished = FinishedTrial.open(trial)
     evidence = finished.evidence
@@ -62,6 +70,7 @@ def train(trial: Trial, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> 
     result, statement = judge(trial, finished.record, evidence, name=finished.public_name)
     assert result["verdict"] == "passed", result["findings"]
     finished.write_audit(result, statement)
+    logits[-1] += finished.record.get("recalibration", {}).get("shift", 0.0)
     return np.exp(logits[-1]) if trial.task == "pconvs" else 1 / (1 + np.exp(-logits[-1]))
 
 
@@ -74,7 +83,8 @@ def test_a_trained_model_is_registered_by_the_verb_and_predicts_as_the_trainer(
     config = load_config()
     known = {**config.datasets, NAME: dataset}
     monkeypatch.setattr("tasks.config.loading.load_config", lambda: config.model_copy(update={"datasets": known}))
-    trial = secret_trial(prepared, epochs=1)
+    # The shift of a recalibration is part of what is served.
+    trial = secret_trial(prepared, epochs=1, recalibration="shift", recalibration_epsilon=1.0)
     expected = train(trial, prepared, monkeypatch)
     assert main(["register", trial.key, "--name", "clicks"]) == 2
     assert "has no run of trial" in capsys.readouterr().err
@@ -234,7 +244,12 @@ def test_scoring_is_fast(own_home: Path, tmp_path: Path, monkeypatch: pytest.Mon
     train(trial, prepared, monkeypatch)
     save_model(FinishedTrial.open(trial), prepared, dataset, tmp_path / "model")
     large = generate(dataset.synthetic.kind, SCORED_ROWS, dataset.synthetic.seed + 1)
+    before = cpu_seconds()
     done = score(ReleasedModel.load(tmp_path / "model"), [large], tmp_path / "scores.parquet")
+    spent = cpu_seconds() - before
     assert done["rows"] == SCORED_ROWS
-    assert done["rows_per_second"] > FEWEST_ROWS_A_SECOND
+    fastest = done["rows_per_second"]
+    if os.getloadavg()[0] > BUSY:
+        fastest = max(fastest, 2 * SCORED_ROWS / spent)
+    assert fastest > FEWEST_ROWS_A_SECOND, f"{done['rows_per_second']:,.0f} rows/s, {spent:.1f} s of CPU"
     shutil.rmtree(large.parent)

@@ -1,0 +1,37 @@
+"""Whether data has a budget in the ledger, so that its models may only be released by nights, which charge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tasks.config.loading import Config
+from tasks.data.prepared import Prepared
+from tasks.days.shared_files import budget_of_files
+from tasks.ledger.book import Ledger
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json
+
+
+def charged_budget(config: Config, dataset: str, files: Iterable[str] = ()) -> str | None:
+    """Returns the budget that a release from a dataset would have to be charged to; None if there is none.
+
+    There is one if an entry of ``nightly`` spends it now, if the ledger has been charged for it before, and if one of
+    the files is among the days of another dataset with one.
+    """
+    own = config.budget_name(dataset)
+    charged = {release.dataset for entry in Ledger.open().entries() for release in entry.reserved}
+    charged |= {config.budget_name(entry.dataset) for entry in config.nightly.values()}
+    other = budget_of_files(config, dataset, files)
+    return next((budget for budget in (own, other) if budget in charged), None)
+
+
+def raw_files(prepared: Prepared) -> list[str]:
+    """Returns the paths of the raw files that prepared data was made of, as far as their parsed files are there."""
+    parts = home() / "data" / prepared.dataset / "parts"
+    found = []
+    for key in read_json(prepared.path / "schema.json").get("parts", []):
+        try:
+            found.append(str(read_json(parts / key / "part.json")["source"]))
+        except (OSError, UserError):
+            continue
+    return found
