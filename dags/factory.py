@@ -11,13 +11,17 @@ DAG of a pipeline, on a schedule::
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import DAG, dag, get_current_context
+from airflow.sdk.exceptions import AirflowSkipException
 
 from dags import links
 from dags.form import filled_in_params, pipeline_params
 from dags.steps import RETRIES, run_step, step_task
 from tasks.config.loading import Config
 from tasks.config.selection import run_title
+from tasks.rounds.registry import most_rounds
 from tasks.training.items import AuditedTrial, PreparedDataset, TrainedTrial, TrialGroup
 
 # Markdown, so not indented.
@@ -27,6 +31,11 @@ from the record of what it ran, and writes the report. Trials that share a compi
 trial that an earlier run of any pipeline trained is reused. If all trials are reused, `train` and `audit` are skipped
 and `report` audits them.
 """
+_ROUNDS = """
+What is trained depends on what was trained before: there are up to {rounds} rounds. `train` is the first; each
+`next_round_N` plans a round from the validation losses so far, and `train_N` trains it. When nothing is left to train,
+the other rounds are skipped.
+"""
 _MEASURES = """
 Checks the choices, prepares the logs, computes or measures, and writes the report. Nothing is trained.
 """
@@ -34,6 +43,9 @@ Checks the choices, prepares the logs, computes or measures, and writes the repo
 
 def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedule: str | None = None) -> DAG:
     """Builds the DAG of a pipeline: check → prepare → plan → train → audit → report; or measure instead of the two.
+
+    A pipeline whose later trials depend on earlier outcomes has as many rounds (next_round_N → train_N) between train
+    and audit as the grid of any of its profiles may need (``tasks.rounds``).
 
     Args:
         config: The loaded ``pipelines.yaml``.
@@ -43,6 +55,8 @@ def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedu
     """
     pipeline = config.pipeline(name)
     trains = all(grids.trains for grids in pipeline.grids.values())
+    rounds = max(most_rounds(pipeline, grids) for grids in pipeline.grids.values()) if trains else 1
+    documentation = (_TRAINS if trains else _MEASURES) + (_ROUNDS.format(rounds=rounds) if rounds > 1 else "")
     title, _, of_the_paper = pipeline.title.partition(" (")
 
     @dag(
@@ -55,17 +69,17 @@ def pipeline_dag(config: Config, name: str, *, dag_id: str | None = None, schedu
         default_args=RETRIES,
         tags=["paper", of_the_paper.removesuffix(")").removeprefix("the paper's ")] if of_the_paper else [],
         params=pipeline_params(config, name),
-        doc_md=f"### {title}\n{_TRAINS if trains else _MEASURES}\n"
+        doc_md=f"### {title}\n{documentation}\n"
         "The log of the task `report`, and its Details, link to the page; those of `train` and `audit` link to the "
         f"trials in MLflow. The files are in `reports/{name}/` in the home folder.",
     )
     def wired() -> None:
-        _wire(config, name, trains=trains)
+        _wire(config, name, trains=trains, rounds=rounds)
 
     return wired()
 
 
-def _wire(config: Config, name: str, *, trains: bool) -> None:
+def _wire(config: Config, name: str, *, trains: bool, rounds: int) -> None:
     """Makes the tasks of a pipeline in the DAG that is being built."""
 
     @step_task()
@@ -100,12 +114,16 @@ def _wire(config: Config, name: str, *, trains: bool) -> None:
         links.MLFLOW_TRIALS.push(links.trials_in_mlflow(group["items"][0]["run"]))
         return run_step(train, group)
 
-    @step_task()
-    def audit(run: str, trained: list[list[TrainedTrial]]) -> list[AuditedTrial]:
+    # A round in which nothing was left to train has skipped its training.
+    @step_task(trigger_rule="all_success" if rounds == 1 else "none_failed")
+    def audit(run: str, trained: list[list[list[TrainedTrial]] | None]) -> list[AuditedTrial]:
+        every = [one for groups in trained for group in groups or () for one in group]
+        if not every:
+            raise AirflowSkipException("nothing was trained")
         from tasks.audit import audit_group
 
         links.MLFLOW_TRIALS.push(links.trials_in_mlflow(run))
-        return run_step(audit_group, [one for group in trained for one in group])
+        return run_step(audit_group, every)
 
     @step_task(pool="gpu")
     def measure(run: str) -> str:
@@ -127,8 +145,34 @@ def _wire(config: Config, name: str, *, trains: bool) -> None:
     planned = links.with_links(plan(prepared), links.MLFLOW_RUN)
     run = planned["run"]
     if trains:
-        trained = links.with_links(train.expand(group=planned), links.MLFLOW_TRIALS)
+        trained = [links.with_links(train.expand(group=planned), links.MLFLOW_TRIALS)]
+        for number in range(2, rounds + 1):
+            planned = _next_round(number, planned["run"], trained[-1])
+            again = train.override(task_id=f"train_{number}")
+            trained.append(links.with_links(again.expand(group=planned), links.MLFLOW_TRIALS))
         made = report(run, links.with_links(audit(run, trained), links.MLFLOW_TRIALS))
     else:
         made = report(measure(run), [])
     links.with_links(made, links.PAGE)
+
+
+def _next_round(number: int, run: Any, trained: Any) -> Any:
+    """Makes the task that plans a round, given the run from the task that planned the round before, and its training.
+
+    If that round was planned but not trained, since its trials were found, this one is planned. If it was skipped, so
+    is this one: the plan of the round before is its only other upstream.
+    """
+
+    @step_task(task_id=f"next_round_{number}", trigger_rule="none_failed_min_one_success")
+    def next_round(run: str) -> list[TrialGroup]:
+        from tasks.next_round import next_round
+
+        groups = run_step(next_round, run, number)
+        if groups is None:
+            raise AirflowSkipException("nothing is left to train")
+        get_current_context()["ti"].xcom_push(key="run", value=run)
+        return groups
+
+    planned = next_round(run)
+    trained >> planned
+    return planned

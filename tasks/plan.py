@@ -1,4 +1,7 @@
-"""The planning step: lists the trials of a pipeline run, each with its noise, and opens the run in MLflow."""
+"""The planning step: lists the trials of a pipeline run, each with its noise, and opens the run in MLflow.
+
+It plans the first round. If the pipeline has more, ``tasks.next_round`` plans them.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from tasks.config.loading import load_config
+from tasks.config.pipeline import RecipeName
 from tasks.config.selection import select
 from tasks.data.prepared import open_prepared
+from tasks.rounds.registry import FIRST
 from tasks.runtime.home import home, point_latest_at, write_json
 from tasks.runtime.progress import counted, say
 from tasks.runtime.tracking import start_pipeline_run
-from tasks.training.enumeration import enumerate_trials, expected_trainings
+from tasks.training.enumeration import enumerate_trials, expected_trainings, paper_recipe_trials, with_recipes
 from tasks.training.finished import is_trained
 from tasks.training.groups import in_groups
-from tasks.training.items import Plan, PlannedRun, PlannedSelection, PlannedTrial, PreparedDataset
+from tasks.training.items import ParentRun, Plan, PlannedRun, PlannedSelection, PlannedTrial, PreparedDataset
+from tasks.training.trial import Trial
 
 
 def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> PlannedRun:
@@ -36,11 +42,13 @@ def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> Pla
     paths = {item["dataset"]: item["path"] for item in prepared}
     opened = {name: open_prepared(Path(path)) for name, path in paths.items()}
     grids = config.grids(selection.pipeline, selection.profile)
-    trials = [
-        trial
+    planned_tasks = [
+        (config, selection, task, opened[selection.datasets[task]])
         for task in (selection.tasks if grids.trains else ())
-        for trial in enumerate_trials(config, selection, task, opened[selection.datasets[task]])
     ]
+    ours = [trial for arguments in planned_tasks for trial in enumerate_trials(*arguments)]
+    recipes = with_recipes(ours, [trial for arguments in planned_tasks for trial in paper_recipe_trials(*arguments)])
+    trials = list(recipes)
     missing = {trial for trial in trials if not is_trained(trial)}
     if trials:
         say(f"planned {counted(len(trials), 'trial')}, {len(trials) - len(missing)} of them already trained")
@@ -49,18 +57,7 @@ def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> Pla
     folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
     cards = {item["dataset"]: Path(item["data_card"]) for item in prepared}
     parent = start_pipeline_run(config, selection, folder.name, opened, cards, trials)
-    items: list[PlannedTrial] = [
-        {
-            "run": str(folder),
-            "parent": parent,
-            "number": number,
-            "of": len(trials),
-            "name": trial.label(),
-            "trial": trial.model_dump(mode="json"),
-            "prepared": paths[trial.dataset],
-        }
-        for number, trial in enumerate(trials, 1)
-    ]
+    items = planned_items(str(folder), parent, paths, recipes, of=len(trials))
     planned: Plan = {
         "selection": cast(PlannedSelection, selection._asdict()),
         "options": dict(options),
@@ -68,8 +65,36 @@ def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> Pla
         "prepared": paths,
         "items": items,
         "mean_trials": expected_trainings(config, selection) if grids.trains else None,
+        "rounds": [FIRST],
     }
     write_json(folder / "plan.json", planned)
     point_latest_at(folder)
     left = [item for item, trial in zip(items, trials, strict=True) if trial in missing]
     return {"run": str(folder), "groups": in_groups(left)}
+
+
+def planned_items(
+    run: str,
+    parent: ParentRun,
+    prepared: Mapping[str, str],
+    trials: Mapping[Trial, Sequence[RecipeName]],
+    *,
+    of: int,
+    first: int = 1,
+    round_: int = 1,
+) -> list[PlannedTrial]:
+    """Returns the trials of a round, each with its recipes, as items of a plan, numbered from ``first`` of ``of``."""
+    return [
+        {
+            "run": run,
+            "parent": parent,
+            "number": number,
+            "of": of,
+            "name": trial.label(),
+            "trial": trial.model_dump(mode="json"),
+            "prepared": prepared[trial.dataset],
+            "recipes": list(recipes),
+            "round": round_,
+        }
+        for number, (trial, recipes) in enumerate(trials.items(), first)
+    ]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from tasks.config.dataset import SPLIT_FRACTIONS
-from tasks.config.pipeline import SAME_MECHANISM, Grids, MechanismName, Pipeline
+from dp_core.training.optimizers import NEEDS_INDEPENDENT_NOISE
+from tasks.config.dataset import SPLIT_FRACTIONS, Dataset
+from tasks.config.pipeline import (
+    IN_ROUNDS,
+    SAME_MECHANISM,
+    SCALES_WITH_GRADIENT,
+    Grids,
+    Pipeline,
+    PrivateGrid,
+)
 from tasks.config.sections import did_you_mean
 from tasks.config.yaml_lines import Problem
 from tasks.logs.files import DAY
 from tasks.reporting.exhibits.registry import exhibits
+from tasks.rounds.extending import ORDERED
+from tasks.rounds.rungs import HALVING_FACTOR, rungs
 
 if TYPE_CHECKING:
     from tasks.config.loading import Config
@@ -37,17 +47,34 @@ def contradictions(config: Config) -> Iterator[Problem]:
             yield from _contradictory_grids(pipeline, grids, grid_key)
             yield from _unfit_exhibit(pipeline, grids, grid_key)
             yield from _too_large_batches(config, pipeline, profile, grid_key)
+    for name, described in config.datasets.items():
+        yield from _impossible_sharing(config, name, described)
     for name, nightly in config.nightly.items():
         yield from _impossible_nights(config, nightly, ("nightly", name))
-        # The first entry of the dataset sets the total.
-        first = next(other for other, entry in config.nightly.items() if entry.dataset == nightly.dataset)
+        # The first entry of the budget sets the total.
+        budget = config.budget_name(nightly.dataset)
+        first = next(other for other, entry in config.nightly.items() if config.budget_name(entry.dataset) == budget)
         same, total = config.nightly[first].total, nightly.total
-        if (same.epsilon, same.delta) != (total.epsilon, total.delta):
+        limited = same.user_epsilon is not None or total.user_epsilon is not None
+        if (same != total) if limited else (same.epsilon, same.delta) != (total.epsilon, total.delta):
             yield (
                 ("nightly", name, "total"),
-                f"{first} has another total for the days of {nightly.dataset}, and both spend it: give both entries "
-                "the same epsilon and delta",
+                f"{first} has another total for the days of {budget}, and both spend it: give both entries "
+                f"the same epsilon and delta{', and the same total of a user' if limited else ''}",
             )
+
+
+def _impossible_sharing(config: Config, name: str, dataset: Dataset) -> Iterator[Problem]:
+    """Yields what keeps a dataset from spending another's budget. The other may be a name that it had before."""
+    other, key = dataset.shares_budget_with, ("datasets", name, "shares_budget_with")
+    if other is None:
+        return
+    if other == name:
+        yield key, "a dataset has its own budget unless it names another one: leave it out"
+    elif dataset.synthetic is not None:
+        yield key, "a synthetic log is generated for its dataset alone, and has no files to share: leave it out"
+    elif other in config.datasets and (owner := config.datasets[other].shares_budget_with) is not None:
+        yield key, f"{other} itself spends the budget of {owner}: name {owner}"
 
 
 def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -> Iterator[Problem]:
@@ -59,6 +86,7 @@ def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -
         hint = did_you_mean(nightly.dataset, config.datasets)
         yield (*key, "dataset"), f"unknown dataset {nightly.dataset!r}{hint}; known: {', '.join(config.datasets)}"
         return
+    yield from _impossible_bands(nightly.dp_sgd, (*key, "dp_sgd"))
     if nightly.task not in dataset.labels:
         has = ", ".join(dataset.labels)
         yield (*key, "task"), f"dataset {nightly.dataset!r} has no label for {nightly.task}; it has: {has}"
@@ -81,6 +109,13 @@ def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -
             f"{nightly.dataset} has a vocabulary by threshold, whose exact counts no ε covers, so its models cannot "
             "be charged to a budget: use `vocabulary: hash` or `vocabulary: private`",
         )
+    total = nightly.total
+    if total.user_epsilon is not None and dataset.vocabulary == "private" and total.user_days * total.user_examples > 1:
+        yield (
+            (*key, "total", "user_epsilon"),
+            f"{nightly.dataset} has a private vocabulary, whose guarantee is for single examples, so that a user of "
+            "several has no ε that could be limited: use `vocabulary: hash`, or leave it out",
+        )
     spent = dataset.vocabulary_epsilon
     if spent is not None and spent >= nightly.epsilon:
         yield (
@@ -97,6 +132,11 @@ def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -
                 (*key, "checks", "columns", column),
                 "`unseen_tokens` is for categorical columns; this one has numbers",
             )
+    if "shift" in nightly.dp_sgd.recalibration:
+        yield (
+            (*key, "dp_sgd", "recalibration"),
+            "the ledger does not charge what a recalibration costs validation examples: leave it out of nights",
+        )
     days = dataset.synthetic.days if dataset.synthetic else None
     largest = max(nightly.dp_sgd.batch_size)
     if days is not None and largest > days.rows * nightly.window_days:
@@ -129,6 +169,12 @@ def _unfit_exhibit(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> It
                 (*key, "tasks", task),
                 f"exhibit {exhibit.name} shows one mechanism: give dp_sgd or label_dp, not both",
             )
+        if not exhibit.two_recipes and grid.paper_recipe is not None:
+            fitting = ", ".join(sorted(spec.name for spec in exhibits().values() if spec.two_recipes))
+            yield (
+                (*key, "tasks", task, "paper_recipe"),
+                f"exhibit {exhibit.name} shows one recipe of DP-SGD; of two recipes: {fitting}",
+            )
 
 
 def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:
@@ -144,16 +190,36 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
     for task in pipeline.datasets:
         if task not in grids.tasks:
             yield (*key, "tasks"), f"no grid for {task}, but the pipeline has a dataset for it"
-    if pipeline.columns and grids.search == "random":
+    if pipeline.columns and grids.search in ("random", "halving"):
         yield (
             (*key, "search"),
-            "`search: random` does not try every setting, as columns need: use `search: all` or drop columns",
+            f"`search: {grids.search}` does not try every setting, as columns need: use `search: all` or drop columns",
         )
+    if grids.trainings is not None and grids.search not in IN_ROUNDS:
+        yield (
+            (*key, "trainings"),
+            f"limits a search in rounds, and `search: {grids.search}` has one round: use `search: extend` or "
+            "`search: halving`, or drop trainings",
+        )
+    yield from _impossible_searches(pipeline, grids, key)
     for task, grid in grids.tasks.items():
         task_key = (*key, "tasks", task)
-        private = [mechanism for mechanism in (grid.dp_sgd, grid.label_dp) if mechanism is not None]
+        private = [settings for settings in (grid.dp_sgd, grid.paper_recipe, grid.label_dp) if settings is not None]
         if not private:
             yield task_key, "nothing private to train: give dp_sgd, label_dp or both"
+        if grid.paper_recipe is not None and grid.dp_sgd is None:
+            yield (*task_key, "paper_recipe"), "is compared with dp_sgd: give dp_sgd too, or only dp_sgd"
+        if grid.paper_recipe is not None and grids.search == "random":
+            yield (
+                (*key, "search"),
+                "`search: random` draws the trainings of dp_sgd, and paper_recipe is not drawn: use "
+                "`search: all`, or drop paper_recipe",
+            )
+        if grid.label_dp is not None and "shift" in grid.label_dp.recalibration:
+            yield (
+                (*task_key, "label_dp", "recalibration"),
+                "a recalibration has Gaussian noise, whose δ is above 0, and label_dp promises δ = 0: leave it out",
+            )
         if grid.label_dp is not None:
             fitting = {"k_ary", "bins"} if task == "pconvs" else {"binary"}
             for response in set(grid.label_dp.response) - fitting:
@@ -163,6 +229,9 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                 )
             if grids.search == "random":
                 yield (*key, "search"), "`search: random` has no known privacy cost for label_dp: use `search: all`"
+        for name, recipe in grid:
+            if isinstance(recipe, PrivateGrid):
+                yield from _impossible_bands(recipe, (*task_key, name))
         if grid.dp_sgd is not None and grids.search == "random":
             for name in SAME_MECHANISM:
                 if len(getattr(grid.dp_sgd, name)) > 1:
@@ -171,6 +240,11 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                         "with `search: random` every training must be equally private (the same noise, batches and "
                         f"steps): give one {name}, or use `search: all`",
                     )
+        if grid.dp_sgd is not None and "auto" in grid.dp_sgd.bands and "bands" in pipeline.columns:
+            yield (
+                (*key[:2], "columns"),
+                "`bands: auto` is another number at every budget, which no column can compare: give numbers of bands",
+            )
         for column in pipeline.columns:
             if private and not any(hasattr(mechanism, column) for mechanism in private):
                 yield (*key[:2], "columns"), f"no mechanism of {task} in profile {key[-1]} has a setting {column}"
@@ -181,14 +255,80 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                 yield (*key[:2], "together"), f"zipped lists must have the same length, got {got}"
 
 
+def _impossible_searches(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...]) -> Iterator[Problem]:
+    """Yields what keeps a search in rounds, or a relative learning rate, from working."""
+    searched = [name for name in ORDERED if name not in pipeline.columns and name not in pipeline.together]
+    lists = [
+        name
+        for grid in grids.tasks.values()
+        for _, method in grid
+        for name in searched
+        if len(getattr(method, name, ())) > 1
+    ]
+    if grids.search == "extend" and not lists:
+        yield (
+            (*key, "search"),
+            f"`search: extend` has no list to extend: give two or more values of {', '.join(searched)}, or use "
+            "`search: all`",
+        )
+    if grids.search == "halving" and rungs(grids) == 1:
+        yield (
+            (*key, "search"),
+            f"`search: halving` needs {HALVING_FACTOR} or more settings of a method to begin with: give more values, "
+            "more trainings, or use `search: all`",
+        )
+    for task, grid in grids.tasks.items():
+        for name, method in grid:
+            if not isinstance(method, PrivateGrid) or method.learning_rate_per == ("one",):
+                continue
+            if "learning_rate" in pipeline.columns:
+                yield (
+                    (*key, "tasks", task, name, "learning_rate_per"),
+                    "the page compares learning rates, which are then different for each budget or clip norm: drop "
+                    "learning_rate from columns, or use `learning_rate_per: one`",
+                )
+            fitting = [one for one in method.optimizer if one in SCALES_WITH_GRADIENT]
+            others = [one for one in method.optimizer if one not in SCALES_WITH_GRADIENT]
+            if "guess" in method.learning_rate_per and others:
+                yield (
+                    (*key, "tasks", task, name, "learning_rate_per"),
+                    f"there is a guess for {', '.join(SCALES_WITH_GRADIENT)}, not for {', '.join(others)}, whose step "
+                    "does not scale with the gradient: give those a grid of their own, or use `learning_rate_per: one`",
+                )
+            elif not fitting:
+                yield (
+                    (*key, "tasks", task, name, "learning_rate_per"),
+                    f"no optimiser of the grid scales with the gradient ({', '.join(SCALES_WITH_GRADIENT)} does), so "
+                    "this has no effect: use `learning_rate_per: one`",
+                )
+
+
+def _impossible_bands(grid: PrivateGrid, key: tuple[Any, ...]) -> Iterator[Problem]:
+    """Yields settings that correlated noise is not accounted for with, or that would undo it."""
+    if grid.bands == (1,):
+        return
+    for sampler in grid.sampler:
+        if sampler != "poisson":
+            yield (
+                (*key, "bands"),
+                f"correlated noise (bands above 1) is accounted for with `sampler: poisson` only, not with {sampler}",
+            )
+    for optimizer in grid.optimizer:
+        if optimizer in NEEDS_INDEPENDENT_NOISE:
+            yield (
+                (*key, "bands"),
+                f"{optimizer} counts on noise that is independent from step to step, which correlated noise (bands "
+                "above 1) is not: use another optimiser, or `bands: 1`",
+            )
+
+
 def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[Problem]:
     examples = int(config.profiles[profile].synthetic_rows * SPLIT_FRACTIONS["train"])
     for task, grid in pipeline.grids[profile].tasks.items():
         dataset = config.datasets.get(pipeline.datasets.get(task, ""))
         if dataset is None or dataset.synthetic is None:
             continue
-        for mechanism in get_args(MechanismName):
-            settings = getattr(grid, mechanism)
+        for mechanism, settings in grid:
             for size in settings.batch_size if settings is not None else ():
                 if size > examples:
                     yield (

@@ -94,16 +94,22 @@ class SyntheticDays(Section):
 
 
 class Synthetic(Section):
-    """A log that ``tasks.logs.synthetic`` generates; with ``days``, also day by day for nightly retrains."""
+    """A log that ``tasks.logs.synthetic`` generates; with ``days``, also day by day for nightly retrains.
+
+    ``tails: heavy`` has more rare tokens and large integers, and half of its columns have no effect on the label.
+    """
 
     kind: Literal["display", "clicks"]
     seed: int = 0
+    tails: Literal["usual", "heavy"] = "usual"
     days: SyntheticDays | None = None
 
     @model_validator(mode="after")
     def _has_times(self) -> Synthetic:
         if self.days is not None and self.kind != "clicks":
             raise ValueError("`days` needs `kind: clicks`, whose rows have times")
+        if self.days is not None and self.tails != "usual":
+            raise ValueError("`days` have usual tails; leave `tails` out")
         return self
 
 
@@ -122,6 +128,8 @@ class Dataset(Section):
     raw: OneOrMore[str] | None = None
     # The name of a file beside those of a day that says that all of them are there.
     day_marker: Annotated[str, Field(min_length=1, pattern=r"^[^/]+$")] | None = None
+    # The dataset whose budget in the ledger this one spends, because it reads the same files.
+    shares_budget_with: Annotated[str, Field(min_length=1)] | None = None
     format: Annotated[str, registered(lambda: LOG_FORMATS)]
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     header: bool = False
@@ -145,6 +153,8 @@ class Dataset(Section):
     vocabulary_epsilon: Annotated[Finite, Field(le=1000)] | None = None
     # Whether tokens keep their ids when rows are added.
     keep_vocabulary: bool = False
+    # The feature by whose values reports show metrics of parts of the test split.
+    segment_column: str | None = None
 
     @property
     def comes_by_days(self) -> bool:
@@ -242,6 +252,11 @@ class Dataset(Section):
         for name in features:
             if features.count(name) > 1:
                 raise ValueError(f"column {name!r} is a feature more than once")
+        if self.segment_column is not None and self.segment_column not in features:
+            raise ValueError(
+                f"`segment_column` is {self.segment_column!r}, which is none of `categorical_columns` and "
+                f"`integer_columns`{did_you_mean(self.segment_column, features)}"
+            )
         for name in [*self.label_columns, *self.time_columns, *(events.event for events in self.following)]:
             if name in features:
                 raise ValueError(f"column {name!r} is a label, a time or an event id, so it cannot be a feature")

@@ -66,6 +66,14 @@ class Config(Section):
     def dataset(self, name: str) -> Dataset:
         return _lookup("dataset", name, self.datasets)
 
+    def budget_name(self, dataset: str) -> str:
+        """Returns the name under which the ledger counts a dataset: another's, if they share files.
+
+        A dataset that is not described, for example because it was renamed, has its own.
+        """
+        found = self.datasets.get(dataset)
+        return dataset if found is None else found.shares_budget_with or dataset
+
     def profile(self, name: str) -> Profile:
         return _lookup("profile", name, self.profiles)
 

@@ -46,12 +46,14 @@ class TotalBudget(Section):
         user_days: Beside the total of one example, the ledger shows that of a user with examples on this many days
             in a row.
         user_examples: The number of examples that such a user has on each of these days.
+        user_epsilon: The total ε of such a user, at the same δ. Without it, that is shown and not limited.
     """
 
     epsilon: Finite
     delta: Annotated[Finite, Field(lt=1)]
     user_days: Annotated[int, Field(ge=1, le=366)] = 1
     user_examples: Annotated[int, Field(ge=1, le=1000)] = 1
+    user_epsilon: Finite | None = None
 
 
 class ColumnChecks(Section):

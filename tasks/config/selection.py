@@ -29,9 +29,9 @@ FIELDS = {
     "raw": "Raw log",
 }
 DEFAULT_PIPELINE, DEFAULT_PROFILE = "relative_loss", "quick"
-# The field of the form accepts this text; ``_epsilons`` parses it.
-_NUMBER = r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
-EPSILONS_PATTERN = rf"^\s*({_NUMBER}\s*(,\s*{_NUMBER}\s*)*)?$"
+# The field of the form accepts every text that ``_epsilons`` takes: Airflow refuses others in words of its own.
+_NUMBER = r"\+?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+EPSILONS_PATTERN = rf"^(\s*|[\s,]*{_NUMBER}\s*(,[\s,]*{_NUMBER}\s*)*(,[\s,]*)?)$"
 MOST_SEEDS = 100
 # A longer title hides what follows it in lists of runs.
 _MOST_BUDGETS_IN_A_TITLE = 8
@@ -189,7 +189,7 @@ def _epsilons(problems: list[str], given: Any) -> tuple[float, ...] | None:
 def _as_budget(value: Any) -> float | None:
     if isinstance(value, str):
         try:
-            value = float(value)
+            value = math.nan if "_" in value else float(value)  # Python reads 1_0 as 10
         except ValueError:
             return None
     return float(value) if _is_number(value) and 0 < value < math.inf else None

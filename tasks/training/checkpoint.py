@@ -35,6 +35,7 @@ class Progress:
       included_canaries: Which canaries are in the training data; drawn once per run.
       sampling_entropy: What seeds the order of an epoch's examples or the noisy labels, where one draw must last for
         the whole run.
+      label_sum: The noisy sum of labels that the initial bias was computed from, drawn once per run.
       started: When the first attempt began, in seconds since 1970.
       seconds: The time spent, over all attempts.
       recent_losses: The training losses since the last evaluation.
@@ -48,6 +49,7 @@ class Progress:
     sampling: SamplingCounts | None = None
     included_canaries: list[bool] | None = None
     sampling_entropy: list[int] | None = None
+    label_sum: int | None = None
     started: float = dataclasses.field(default_factory=time.time)
     seconds: float = 0.0
     recent_losses: list[float] = dataclasses.field(default_factory=list)

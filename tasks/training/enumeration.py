@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from dp_core.clipping.factors import clip_factor
 from dp_core.epochs import steps_for_epochs
 from tasks.config.dataset import TaskName
+from tasks.config.grid_settings import Settings, distinct_settings
 from tasks.config.loading import Config, Profile
-from tasks.config.pipeline import Grids, MechanismName, Pipeline, TaskGrid, TrainingGrid
+from tasks.config.pipeline import (
+    IN_ROUNDS,
+    Grids,
+    MechanismName,
+    Pipeline,
+    RecipeName,
+    TaskGrid,
+    TrainingGrid,
+)
 from tasks.config.selection import Selection
 from tasks.data.prepared import Prepared, vocabulary_release
+from tasks.privacy.best_bands import bands_for
 from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.label_rate_budget import budgeted, label_rate_noise
+from tasks.rounds.rates import with_rate
+from tasks.rounds.rungs import HALVING_FACTOR, rungs, snapped
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import short_hash
 from tasks.training.trial import Trial
@@ -23,14 +35,15 @@ from tasks.training.trial import Trial
 if TYPE_CHECKING:
     from dp_core.accounting.mechanism import VocabularyRelease
 
-# One value for each key of a mechanism's grid, by the names of a trial's fields.
-Settings = dict[str, Any]
+# The parts of a task's grid that are trained.
+GridName = MechanismName | Literal["paper_recipe"]
 
 # A trial's fields that belong to one mechanism, as they are in a trial of another.
 NOT_APPLICABLE: Settings = {
     # DP-SGD. Without it, how batches are sampled does not matter to privacy.
     "sampler": "poisson",
     "canaries": 0,
+    "bands": 1,
     "accountant": None,
     "noise_multiplier": None,
     "l2_clip_norm": None,
@@ -38,6 +51,7 @@ NOT_APPLICABLE: Settings = {
     "clip_quantile": None,
     "microbatch_size": 1,
     "sensitivity": None,
+    "learning_rate_per": "one",
     # LabelDP
     "response": None,
     "debias": None,
@@ -73,34 +87,72 @@ class TaskSweep(NamedTuple):
         """The path of the grids in ``pipelines.yaml``."""
         return f"pipelines.{self.selection.pipeline}.grids.{self.selection.profile}"
 
-    def settings(self, mechanism: MechanismName) -> list[Settings]:
+    def settings(self, mechanism: GridName) -> list[Settings]:
         """Returns the distinct settings that a mechanism is trained with; none if the grid does not have it."""
         grid: TrainingGrid | None = getattr(self.grid, mechanism)
         return [] if grid is None else distinct_settings(grid, self.profile.hidden_layers, self.pipeline.together)
 
-    def trainings(self, mechanism: MechanismName) -> list[tuple[Settings, int]]:
-        """Returns every setting of a mechanism with every seed."""
-        return list(itertools.product(self.settings(mechanism), range(self.selection.seeds)))
+    def trainings(self, mechanism: GridName) -> list[tuple[Settings, int]]:
+        """Returns every setting of a mechanism with every seed; those that a search in rounds begins with.
+
+        Of the paper's recipe, a search in rounds begins with every setting, and adds none.
+        """
+        if self.grids.search not in IN_ROUNDS:
+            return list(itertools.product(self.settings(mechanism), range(self.selection.seeds)))
+        settings, most = self.settings(mechanism), self.grids.trainings
+        if self.grids.search == "halving" and mechanism != "paper_recipe":
+            settings = _drawn(settings, most or len(settings), [self.task, mechanism])
+        return [(one, 0) for one in settings]
+
+    def share(self, mechanism: GridName) -> float:
+        """Returns the share of its epochs that a setting is trained for at first."""
+        if self.grids.search != "halving" or mechanism == "paper_recipe" or len(self.trainings(mechanism)) == 1:
+            return 1.0
+        return HALVING_FACTOR ** (1 - rungs(self.grids))
 
 
 def enumerate_trials(config: Config, selection: Selection, task: TaskName, prepared: Prepared) -> Iterator[Trial]:
     """Yields the trials of a task: those of the baseline, then for each budget those of DP-SGD and LabelDP."""
     sweep = TaskSweep(config, selection, task)
     examples = prepared.splits["train"]["rows"]
-    for mechanism in ("non_private", "dp_sgd", "label_dp"):
+    for mechanism in ("non_private", "dp_sgd", "paper_recipe", "label_dp"):
         _check_batch_sizes(sweep, mechanism, examples, prepared.dataset)
     for settings, seed in sweep.trainings("non_private"):
         yield _trial(sweep, prepared, "non_private", settings, seed, epsilon=None, target_delta=1 / examples)
     for epsilon in selection.epsilons:
         if sweep.grid.dp_sgd is not None:
-            yield from _dp_sgd_trials(sweep, prepared, epsilon)
+            yield from _dp_sgd_trials(sweep, prepared, epsilon, dp_sgd_trainings(sweep, epsilon))
         for settings, seed in sweep.trainings("label_dp"):
             yield _trial(sweep, prepared, "label_dp", settings, seed, epsilon=epsilon, target_delta=0.0)
 
 
+def paper_recipe_trials(config: Config, selection: Selection, task: TaskName, prepared: Prepared) -> Iterator[Trial]:
+    """Yields the trials of the paper's recipe, which may be among those of ``enumerate_trials`` too."""
+    sweep = TaskSweep(config, selection, task)
+    if sweep.grid.paper_recipe is not None:
+        for epsilon in selection.epsilons:
+            yield from _dp_sgd_trials(sweep, prepared, epsilon, sweep.trainings("paper_recipe"), whole=True)
+
+
+def with_recipes(trials: Iterable[Trial], paper: Iterable[Trial]) -> dict[Trial, list[RecipeName]]:
+    """Returns all trials, each once, with the recipes of DP-SGD that it belongs to.
+
+    A trial of both recipes is trained once and counts in both. Other mechanisms have no recipe, and nothing has one
+    without a ``paper`` recipe to compare with.
+    """
+    paper = list(paper)
+    tasks = {trial.task for trial in paper}
+    found: dict[Trial, list[RecipeName]] = {
+        trial: ["ours"] if trial.mechanism == "dp_sgd" and trial.task in tasks else [] for trial in trials
+    }
+    for trial in paper:
+        found.setdefault(trial, []).append("paper_recipe")
+    return found
+
+
 def expected_trainings(config: Config, selection: Selection) -> dict[TaskName, int] | None:
     """Returns for each task the expected number of trainings in a cell, or None if the number is not random."""
-    if config.grids(selection.pipeline, selection.profile).search == "all":
+    if config.grids(selection.pipeline, selection.profile).search != "random":
         return None
     return {task: len(TaskSweep(config, selection, task).trainings("dp_sgd")) for task in selection.tasks}
 
@@ -112,7 +164,7 @@ def dp_sgd_trainings(sweep: TaskSweep, epsilon: float) -> list[tuple[Settings, i
     geometric distribution with the same mean, and the settings of each uniformly, as repeat-and-select requires.
     """
     every = sweep.trainings("dp_sgd")
-    if sweep.grids.search == "all":
+    if sweep.grids.search != "random":
         return every
     settings = sweep.settings("dp_sgd")
     _check_random_search(sweep, settings, len(every))
@@ -121,7 +173,14 @@ def dp_sgd_trainings(sweep: TaskSweep, epsilon: float) -> list[tuple[Settings, i
     return [(settings[rng.integers(len(settings))], seed) for seed in range(int(rng.geometric(1 / len(every))))]
 
 
-def _dp_sgd_trials(sweep: TaskSweep, prepared: Prepared, epsilon: float) -> Iterator[Trial]:
+def _dp_sgd_trials(
+    sweep: TaskSweep,
+    prepared: Prepared,
+    epsilon: float,
+    trainings: Sequence[tuple[Settings, int]],
+    *,
+    whole: bool = False,
+) -> Iterator[Trial]:
     canaries = sweep.pipeline.canaries
     # A canary has a slot whether it is in the training data or not: which ones are in is secret, their number is not.
     slots = prepared.splits["train"]["rows"] + canaries
@@ -131,21 +190,31 @@ def _dp_sgd_trials(sweep: TaskSweep, prepared: Prepared, epsilon: float) -> Iter
             f"datasets.{prepared.dataset}.vocabulary_epsilon: the vocabulary's {prepared.vocabulary['epsilon']:g} "
             f"leaves nothing for training of a budget of {epsilon:g}: lower it, or train with larger budgets"
         )
-    for settings, seed in dp_sgd_trainings(sweep, epsilon):
-        yield _trial(
+    seen: set[str] = set()
+    for given, seed in trainings:
+        settings = budgeted(given, epsilon)
+        settings = {**settings, "bands": _bands(sweep, settings, slots, epsilon, vocabulary)}
+        trial = _trial(
             sweep,
             prepared,
             "dp_sgd",
             settings,
             seed,
+            whole=whole,
             epsilon=epsilon,
             target_delta=1 / slots,
             canaries=canaries,
             noise_multiplier=_noise_multiplier(settings, slots, epsilon, vocabulary),
         )
+        # The best number of bands may be one that the grid lists as well.
+        if given["bands"] != "auto" or trial.key not in seen:
+            yield trial
+        seen.add(trial.key)
 
 
-def _noise_multiplier(settings: Settings, slots: int, epsilon: float, vocabulary: VocabularyRelease | None) -> float:
+def _noise_multiplier(
+    settings: Mapping[str, Any], slots: int, epsilon: float, vocabulary: VocabularyRelease | None
+) -> float:
     """Returns the noise multiplier with which training and the vocabulary together stay within the budget."""
     batches = {"examples": slots, "batch_size": settings["batch_size"], "sampler": settings["sampler"]}
     return noise_multiplier_for(
@@ -154,13 +223,47 @@ def _noise_multiplier(settings: Settings, slots: int, epsilon: float, vocabulary
         steps=steps_for_epochs(**batches, epochs=settings["epochs"]),
         vocabulary=vocabulary,
         accountant=settings["accountant"],
+        label_rate_noise_multiplier=label_rate_noise(settings["initial_bias_epsilon"], 1 / slots),
+        bands=settings["bands"],
         **batches,
     )
 
 
+def _bands(
+    sweep: TaskSweep, settings: Settings, slots: int, epsilon: float, vocabulary: VocabularyRelease | None
+) -> int:
+    """Returns the number of bands of a training at a budget: as given, or the best one for ``auto``."""
+    batches = {"examples": slots, "batch_size": settings["batch_size"]}
+    steps = steps_for_epochs(**batches, epochs=settings["epochs"])
+    bands = bands_for(
+        settings["bands"],
+        epsilon=epsilon,
+        delta=1 / slots,
+        steps=steps,
+        vocabulary=vocabulary,
+        accountant=settings["accountant"],
+        **batches,
+    )
+    most = min(steps, slots // settings["batch_size"])
+    if bands > most:
+        raise UserError(
+            f"{sweep.path}.tasks.{sweep.task}.dp_sgd.bands: noise cannot be correlated over {bands:,} steps here: an "
+            f"example takes part once in that many, and an epoch has {most:,} batches; give {most:,} at most, or `auto`"
+        )
+    return bands
+
+
 def _trial(
-    sweep: TaskSweep, prepared: Prepared, mechanism: MechanismName, settings: Settings, seed: int, **privacy: Any
+    sweep: TaskSweep,
+    prepared: Prepared,
+    mechanism: MechanismName,
+    settings: Settings,
+    seed: int,
+    *,
+    whole: bool = False,
+    **privacy: Any,
 ) -> Trial:
+    share = 1.0 if whole else sweep.share(mechanism)
     values = {
         **NOT_APPLICABLE,
         "task": sweep.task,
@@ -169,49 +272,32 @@ def _trial(
         "evaluations": sweep.profile.evaluations,
         "randomness": sweep.pipeline.randomness,
         **settings,
+        # The noise of a partial training is that of the whole one, so that it costs less (``tasks.rounds.halving``).
+        "epochs": settings["epochs"] if share == 1 else snapped(settings["epochs"] * share),
         "mechanism": mechanism,
         "seed": seed,
         **privacy,
     }
-    return Trial(**values)
+    trial = Trial(**values)
+    return with_rate(trial, prepared)
 
 
-def combinations(grid: TrainingGrid, hidden_layers: Sequence[int], together: Sequence[str] = ()) -> Iterator[Settings]:
-    """Yields every combination of the grid's values; lists named in ``together`` are zipped, not crossed.
-
-    ``hidden_layers`` are those of models that do not name their own.
-    """
-    values: dict[str, tuple[Any, ...]] = {name: value if isinstance(value, tuple) else (value,) for name, value in grid}
-    values["model"] = tuple(dict.fromkeys(model.with_layers(hidden_layers) for model in grid.model))
-    zipped_names = [name for name in together if name in values]
-    zipped = list(zip(*(values.pop(name) for name in zipped_names), strict=True)) or [()]
-    for crossed, row in itertools.product(itertools.product(*values.values()), zipped):
-        yield {**dict(zip(values, crossed, strict=True)), **dict(zip(zipped_names, row, strict=True))}
+def recalibrated(trial: Trial, prepared: Prepared) -> Trial:
+    """Returns a trial of DP-SGD with the noise that its settings need for its budget."""
+    slots = prepared.splits["train"]["rows"] + trial.canaries
+    noise = _noise_multiplier(dict(trial), slots, trial.epsilon or 0.0, vocabulary_release(prepared))
+    return trial.model_copy(update={"noise_multiplier": noise})
 
 
-def distinct_settings(grid: TrainingGrid, hidden_layers: Sequence[int], together: Sequence[str] = ()) -> list[Settings]:
-    """Returns the ``combinations`` of a grid, each once, with None for settings that have no effect."""
-    found: list[Settings] = []
-    for combination in combinations(grid, hidden_layers, together):
-        settings = _without_unused(combination)
-        if settings not in found:
-            found.append(settings)
-    return found
+def _drawn(settings: Sequence[Settings], most: int, cell: Sequence[str]) -> list[Settings]:
+    """Returns at most so many settings, in their order, drawn by a hash of the cell."""
+    if len(settings) <= most:
+        return list(settings)
+    rng = np.random.default_rng(int(short_hash([*cell, len(settings), most]), 16))
+    return [settings[index] for index in sorted(rng.choice(len(settings), most, replace=False))]
 
 
-def _without_unused(settings: Settings) -> Settings:
-    """Returns the settings with None for those that have no effect beside the others."""
-    unused: Settings = {}
-    if "clip_quantile" in settings and not clip_factor(settings["clipping"]).adaptive:
-        unused["clip_quantile"] = None
-    if "sensitivity" in settings and settings["microbatch_size"] == 1:
-        unused["sensitivity"] = None
-    if "largest_count" in settings and settings["response"] == "binary":
-        unused["largest_count"] = None
-    return {**settings, **unused}
-
-
-def _check_batch_sizes(sweep: TaskSweep, mechanism: MechanismName, examples: int, dataset: str) -> None:
+def _check_batch_sizes(sweep: TaskSweep, mechanism: GridName, examples: int, dataset: str) -> None:
     for settings in sweep.settings(mechanism):
         if settings["batch_size"] > examples:
             raise UserError(

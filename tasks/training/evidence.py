@@ -18,12 +18,14 @@ from dp_core.audit.replay import Recording, Replay, replay
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import expected_rows
 from dp_core.clipping.microbatches import make_microbatches
+from dp_core.cyclic_sampling import CyclicPoissonSampler
 from dp_core.models.digest import parameters_digest
 from dp_core.sampling import SampledBatch
 from dp_core.training.generators import generator_of
 from dp_core.training.noise import noise_support
 from dp_core.training.step import Hyperparameters, TrainState
 from dp_core.training.witness import DispatchReport, state_checksum
+from tasks.privacy.label_rate import label_rate_evidence
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
 from tasks.training.finished import CanaryEvidence, Evidence, flat_parameters
@@ -90,7 +92,9 @@ def gather_evidence(
       recordings: The dispatches to replay.
       diverged: Whether the run diverged.
     """
-    data, probed = run.data, run.method.private and not diverged
+    # What only clips promises nothing, so there is nothing to hold it to.
+    data, promises = run.data, run.trial.mechanism == "dp_sgd"
+    probed = promises and not diverged
     sampling = progress.sampling or SamplingCounts(run.sampler.examples)
     noisy = data.noisy_labels
     evidence: Evidence = {
@@ -98,7 +102,7 @@ def gather_evidence(
         "program": _program(run, released),
         "log": progress.log.to_json(),
         "last_state": state_checksum(state),
-        "keys": _keys(run, progress)._asdict() if run.method.private else None,
+        "keys": _keys(run, progress)._asdict() if promises else None,
         "device_steps": int(state.step),
         "releases_the_last_state": _is_the_last(run, state, released),
         "attempts": progress.attempts,
@@ -112,6 +116,13 @@ def gather_evidence(
         "label_transitions": noisy.transitions(data.examples.labels, data.trained_on.labels) if noisy else None,
         "histogram_noise": noisy.histogram_noise if noisy else None,
     }
+    label_rate = label_rate_evidence(
+        run.trial, run.initial_params, np.asarray(data.examples.labels), progress.label_sum
+    )
+    if label_rate is not None:
+        evidence["label_rate"] = {**label_rate}
+    if run.method.bands > 1:
+        evidence["noise_coefficients"] = list(run.method.noise_coefficients)
     if run.trial.start_from is not None:
         evidence["initial_parameters"] = parameters_digest(flat_parameters(run.initial_params))
     return evidence
@@ -171,12 +182,15 @@ def _program(run: TrialRun, released: Any) -> dict[str, Any]:
         "coordinates": sum(leaf.size for leaf in jax.tree.leaves(released)),
         "noise_support": noise_support(),
         "noise_summands": generator_of(run.randomness.noise_key).summands,
+        "bands": run.sampler.parts if isinstance(run.sampler, CyclicPoissonSampler) else 1,
     }
 
 
 def _is_the_last(run: TrialRun, state: TrainState, released: Any) -> bool:
-    """Returns whether the released parameters are those of the last state, to the bit."""
-    last = run.placement.trim_tables(run.placement.whole(state).params, run.method.model.vocabulary_sizes)
+    """Returns whether the released parameters are those of the last state, to the bit: its average with averaging."""
+    whole = run.placement.whole(state)
+    held = whole.params if run.trial.averaging == "none" else whole.update_state.average
+    last = run.placement.trim_tables(held, run.method.model.vocabulary_sizes)
     return bool(jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b, equal_nan=True), last, released)))
 
 

@@ -2,7 +2,7 @@
 
 Training writes ``record.json``, ``evidence.json`` and ``parameters.npz``, all at once; a run that diverged has no
 ``parameters.npz``. The audit adds ``audit.json`` and ``privacy_statement.md``, and ``public_name.txt``, the name of the
-trial where the statement leaves the house.
+trial where the statement leaves the house. The report adds ``segments.json``, metrics by segment.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ PARAMETERS = "parameters.npz"
 AUDIT = "audit.json"
 STATEMENT = "privacy_statement.md"
 PUBLIC_NAME = "public_name.txt"
+SEGMENTS = "segments.json"
 
 
 class CurvePoint(TypedDict):
@@ -49,6 +50,26 @@ class CurvePoint(TypedDict):
     validation_metrics: NotRequired[dict[str, float]]
 
 
+class ReliabilityBin(TypedDict):
+    """Rows of the test split with similar predictions (``dp_core.evaluation.reliability.Bin``)."""
+
+    rows: int
+    predicted: float
+    observed: float
+
+
+class SegmentFacts(TypedDict):
+    """A segment's name and the model's metrics there (``dp_core.evaluation.segments.SegmentMetrics``)."""
+
+    name: str
+    rows: int
+    mean_label: float
+    auc: float | None
+    normalized_entropy: float | None
+    calibration: float | None
+    calibration_error: float | None
+
+
 class TrialRecord(TypedDict):
     """What ran and how well it did.
 
@@ -61,6 +82,12 @@ class TrialRecord(TypedDict):
       test_loss: None if the run diverged.
       test_metrics: Finite metrics of the test split, by the names of ``losses.OBJECTIVES``; none if the run diverged.
         Records of earlier versions have none.
+      reliability: Bins of the test split by prediction; none if the run diverged. Records of earlier versions have
+        none, nor ``calibration_error``.
+      calibration_error: The standard error of the logarithm of the test split's calibration, from the choice of rows;
+        None if there is no calibration.
+      recalibration: ``Recalibration.to_json()``, if the released model was recalibrated: its output bias has the shift,
+        and metrics of the test split and ``validation_loss``, but not those of the curve, are with it.
       loss_name: The name of the reported loss, such as ``auc_loss``.
       curve: The losses at each evaluation.
       steps: The number of steps that updated the model.
@@ -83,6 +110,9 @@ class TrialRecord(TypedDict):
     validation_loss: float | None
     test_loss: float | None
     test_metrics: NotRequired[dict[str, float]]
+    reliability: NotRequired[list[ReliabilityBin]]
+    calibration_error: NotRequired[float | None]
+    recalibration: NotRequired[dict[str, Any]]
     loss_name: str
     curve: list[CurvePoint]
     steps: int
@@ -116,7 +146,8 @@ class Evidence(TypedDict):
       last_state: The checksum of the last state.
       keys: ``KeyEvidence`` of the run's randomness; None without DP-SGD.
       device_steps: The step counter of the last state.
-      releases_the_last_state: Whether the released parameters are those of the last state.
+      releases_the_last_state: Whether the released parameters are those of the last state or, with averaging, the
+        average that it holds.
       attempts: The number of steps and the digest of the state that each attempt at the run began with.
       saves: The same of each checkpoint.
       initial_state: The digest of the state before the first step, computed again after the run.
@@ -127,6 +158,9 @@ class Evidence(TypedDict):
       canaries: The attacks' scores, if the trial had canaries and did not diverge.
       label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
       histogram_noise: What was measured of the noise of the histogram that bins were fitted to, if there was one.
+      label_rate: ``LabelRateEvidence`` of the release that the initial bias was computed from, if there was one.
+      noise_coefficients: The first column of the matrix of correlated noise, if there is more than one band.
+      recalibration: ``RecalibrationEvidence``, if a private model was recalibrated.
       initial_parameters: The digest of the parameters before the first step, if they are another trial's.
     """
 
@@ -146,7 +180,10 @@ class Evidence(TypedDict):
     canaries: CanaryEvidence | None
     label_transitions: list[list[int]] | None
     histogram_noise: HistogramNoise | None
+    label_rate: NotRequired[dict[str, Any]]
+    recalibration: NotRequired[dict[str, Any] | None]
     initial_parameters: NotRequired[str]
+    noise_coefficients: NotRequired[list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +263,16 @@ class FinishedTrial:
                 return dict(file)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(f"cannot read {path}: {error}. Delete {self.folder} and train the trial again") from None
+
+    def read_segments(self, column: str) -> list[SegmentFacts] | None:
+        """Reads the metrics by the segments of a column; None if they were not computed."""
+        path = self.folder / SEGMENTS
+        return _read_once(path).get(column) if path.exists() else None
+
+    def write_segments(self, column: str, segments: list[SegmentFacts]) -> None:
+        """Adds the metrics by the segments of a column to those of other columns."""
+        path = self.folder / SEGMENTS
+        write_json(path, {**(_read_once(path) if path.exists() else {}), column: segments})
 
     def write_audit(self, result: AuditResult, statement: str) -> None:
         write_text(self.statement, statement)

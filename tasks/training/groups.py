@@ -24,12 +24,21 @@ _NOT_COMPILED = {
     "clip_quantile",
     "sensitivity",
     "learning_rate",
+    "learning_rate_per",
     "evaluations",
     "seed",
     "response",
     "debias",
     "largest_count",
+    "averaging_share",
+    "warmup",
+    "weight_decay",
+    "initial_bias",  # so are these
+    "initial_bias_epsilon",
+    "recalibration",
+    "recalibration_epsilon",
     "start_from",  # initial parameters are arguments of the program
+    "sampled_like",
 }
 
 
@@ -40,7 +49,8 @@ def program_of(trial: Trial) -> str:
     """
     compiled = trial.model_dump(mode="json", exclude={*_NOT_COMPILED, "mechanism", "randomness"})
     # Secret noise has another generator. Programs without noise have none.
-    return short_hash([compiled, trial.randomness if trial.mechanism == "dp_sgd" else None])
+    noise = "none" if trial.mechanism == "clipped_only" else trial.randomness if trial.mechanism == "dp_sgd" else None
+    return short_hash([compiled, noise])
 
 
 def in_groups(items: Iterable[PlannedTrial]) -> list[TrialGroup]:

@@ -7,11 +7,16 @@ nothing heavy, so a DAG file may import it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from tasks.config.dataset import TaskName
+from tasks.config.selection import Selection
+from tasks.rounds.registry import FIRST
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import as_fields, read_json
+
+if TYPE_CHECKING:
+    from tasks.config.pipeline import RecipeName
 
 
 class PreparedDataset(TypedDict):
@@ -46,6 +51,8 @@ class PlannedTrial(TypedDict):
       name: The trial's label, for people.
       trial: ``Trial.model_dump(mode="json")``.
       prepared: The folder of the prepared data.
+      recipes: The recipes of DP-SGD that the trial belongs to, if the grid compares two.
+      round: The round that trains it, from 1. Plans of earlier versions have one round.
     """
 
     run: str
@@ -55,6 +62,8 @@ class PlannedTrial(TypedDict):
     name: str
     trial: dict[str, Any]
     prepared: str
+    recipes: NotRequired[list[RecipeName]]
+    round: NotRequired[int]
 
 
 class TrialGroup(TypedDict):
@@ -93,6 +102,7 @@ class Plan(TypedDict):
       prepared: The folder of the prepared data of each dataset.
       items: All trials, whether trained yet or not.
       mean_trials: For each task the expected number of trainings in a cell, if that number was drawn at random.
+      rounds: The planner of each round that is planned (``tasks.rounds``). Plans of earlier versions have none.
     """
 
     selection: PlannedSelection
@@ -101,6 +111,7 @@ class Plan(TypedDict):
     prepared: dict[str, str]
     items: list[PlannedTrial]
     mean_trials: dict[TaskName, int] | None
+    rounds: NotRequired[list[str]]
 
 
 def read_plan(run: str | Path) -> Plan:
@@ -111,6 +122,25 @@ def read_plan(run: str | Path) -> Plan:
         pipeline = path.parent.parent.name
         raise UserError(f"no plan at {path}: make one with `python -m tasks plan --pipeline {pipeline}`")
     return as_fields(path, read_json(path))
+
+
+def planned_rounds(plan: Plan) -> list[str]:
+    """Returns the planner of each round of a plan; the first one is the grid."""
+    return plan.get("rounds", [FIRST])
+
+
+def planned_selection(plan: Plan) -> Selection:
+    """Returns what a plan is about."""
+    chosen = plan["selection"]
+    return Selection(
+        pipeline=chosen["pipeline"],
+        profile=chosen["profile"],
+        tasks=tuple(chosen["tasks"]),
+        datasets=dict(chosen["datasets"]),
+        epsilons=tuple(chosen["epsilons"]),
+        seeds=chosen["seeds"],
+        raw=chosen["raw"],
+    )
 
 
 class TrainedTrial(TypedDict):

@@ -17,7 +17,7 @@ def log_finished(item: PlannedTrial, *, reused: bool) -> TrainedTrial:
     """
     trial = Trial.model_validate(item["trial"])
     record = FinishedTrial.open(trial).record
-    mlflow_run = log_trial(item["parent"], trial, record, reused=reused)
+    mlflow_run = log_trial(item["parent"], trial, record, reused=reused, recipes=item.get("recipes", []))
     show = note if reused else say
     show(
         f"trial {item['number']} of {item['of']}, {trial.label()}: validation {_loss(record['validation_loss'])}, "

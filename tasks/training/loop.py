@@ -14,6 +14,9 @@ import numpy as np
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.replay import Recording, own_copy
 from dp_core.clipping.factors import clip_factor
+from dp_core.cyclic_sampling import CyclicPoissonSampler
+from dp_core.evaluation.recalibration import Recalibration
+from dp_core.models.digest import parameters_digest
 from dp_core.training.generators import generator_of
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.noise import noise_support
@@ -21,12 +24,15 @@ from dp_core.training.step import TrainState
 from dp_core.training.witness import DispatchReport
 from tasks.config.loading import Hardware, load_config
 from tasks.data.prepared import Prepared, Split, vocabulary_release
+from tasks.evaluation.recalibrating import evidence_of, shift_of, shifted
+from tasks.evaluation.tested import NOT_TESTED, Tested, tested
+from tasks.privacy.label_rate_budget import label_rate_noise
 from tasks.runtime.errors import Stopped, UserError
 from tasks.runtime.progress import Ticker, say
 from tasks.training.batches import Dispatch
 from tasks.training.checkpoint import Progress
 from tasks.training.evidence import count_batch, gather_evidence, log_dispatch, log_step
-from tasks.training.finished import CurvePoint, TrialRecord, write_finished
+from tasks.training.finished import CurvePoint, TrialRecord, flat_parameters, write_finished
 from tasks.training.hardware import is_first_process
 from tasks.training.setup import TrialRun, set_up
 from tasks.training.side_by_side import first_alone
@@ -181,7 +187,12 @@ def _evaluate_validation(run: TrialRun, state: TrainState, progress: Progress, s
 
 
 def _evaluate(run: TrialRun, state: TrainState, split: Split) -> tuple[float, dict[str, float]]:
-    """Returns the reported loss and all metrics over a whole split, predicted in pieces of one shape."""
+    """Returns the reported loss and all metrics over a whole split."""
+    return OBJECTIVES[run.trial.task].evaluate(_predict(run, state, split), np.asarray(split.labels))
+
+
+def _predict(run: TrialRun, state: TrainState, split: Split) -> np.ndarray:
+    """Returns the logits of a whole split, predicted in pieces of one shape."""
     logits = []
     for start in range(0, len(split), PREDICTION_ROWS):
         # The last piece is padded with copies of its final row, which are dropped again.
@@ -189,37 +200,55 @@ def _evaluate(run: TrialRun, state: TrainState, split: Split) -> tuple[float, di
         integers, categoricals, _ = split.take(np.minimum(rows, len(split) - 1))
         piece = np.asarray(run.trainer.predict(state, integers, categoricals))
         logits.append(piece[: len(split) - start])
-    return OBJECTIVES[run.trial.task].evaluate(np.concatenate(logits), np.asarray(split.labels))
+    return np.concatenate(logits)
 
 
 def _finish(run: TrialRun, state: TrainState, progress: Progress, recordings: list[Recording]) -> None:
     """Evaluates the model on the test split, measures the step that trained it, and writes the trial's folder."""
-    test_loss, test_metrics = _evaluate(run, state, run.prepared.split("test", run.trial.task))
-    diverged = progress.steps < run.steps or not math.isfinite(test_loss)
+    test = run.prepared.split("test", run.trial.task)
+    made, validation_loss = _recalibration(run, state, progress) or (None, None)
+    logits = _predict(run, state, test) + np.float32(made.shift if made else 0.0)
+    found = tested(run.trial.task, logits, np.asarray(test.labels))
+    diverged = progress.steps < run.steps or found["test_loss"] is None
     released = jax.tree.map(np.asarray, run.trainer.release(state))
     evidence = gather_evidence(run, progress, state, released, recordings, diverged=diverged)
-    tested = (None, {}) if diverged else (_finite(test_loss), _only_finite(test_metrics))
-    record = _record(run, state, progress, *tested)
+    record = _record(run, state, progress, NOT_TESTED if diverged else found)
+    if made is not None and not diverged:
+        trained, released = released, shifted(released, made.shift)
+        evidence["released"] = parameters_digest(flat_parameters(released))
+        evidence["recalibration"] = evidence_of(made, run.trial, trained, released)
+        record["recalibration"], record["validation_loss"] = made.to_json(), validation_loss
     if is_first_process():
         # Whether and when a run diverges depends on the data, so its parameters are no release that ε covers.
         write_finished(run.trial, record, evidence, None if diverged else released)
         run.checkpoint.discard()
 
 
-def _record(
-    run: TrialRun, state: TrainState, progress: Progress, test_loss: float | None, test_metrics: dict[str, float]
-) -> TrialRecord:
+def _recalibration(run: TrialRun, state: TrainState, progress: Progress) -> tuple[Recalibration, float | None] | None:
+    """Returns the shift of a trial that asks for one, and the validation loss with it.
+
+    None for other trials, and for a run that was refused, which releases nothing.
+    """
+    if run.trial.recalibration == "none" or progress.steps < run.steps:
+        return None
+    logits, labels = _predict(run, state, run.validation), np.asarray(run.validation.labels)
+    made = shift_of(run.trial, logits, labels, run.randomness.sampling_entropy)
+    loss, _ = OBJECTIVES[run.trial.task].evaluate(logits + np.float32(made.shift), labels)
+    return made, _finite(loss)
+
+
+def _record(run: TrialRun, state: TrainState, progress: Progress, found: Tested) -> TrialRecord:
     noisy = run.data.noisy_labels
     # A run that diverged is accounted for all steps that were planned: where it stopped depends on the data.
-    steps = run.steps if test_loss is None else progress.steps
-    mechanism = noisy.record if noisy else _mechanism_record(run, steps) if run.method.private else None
+    steps = run.steps if found["test_loss"] is None else progress.steps
+    private = run.trial.mechanism == "dp_sgd"
+    mechanism = noisy.record if noisy else _mechanism_record(run, steps) if private else None
     return {
         "trial": run.trial.model_dump(mode="json"),
         "mechanism": mechanism.to_json() if mechanism else None,
         "vocabulary": run.prepared.vocabulary,
         "validation_loss": progress.curve[-1]["validation_loss"],
-        "test_loss": test_loss,
-        "test_metrics": test_metrics,
+        **found,
         "loss_name": OBJECTIVES[run.trial.task].reported_name,
         "curve": progress.curve,
         "steps": progress.steps,
@@ -256,6 +285,8 @@ def _mechanism_record(run: TrialRun, steps: int) -> MechanismRecord:
         coordinates=sum(leaf.size for leaf in jax.tree.leaves(run.initial_params)),
         noise_support=noise_support(),
         noise_summands=generator_of(run.randomness.noise_key).summands,
+        label_rate_noise_multiplier=label_rate_noise(run.trial.initial_bias_epsilon, run.trial.target_delta),
+        bands=sampler.parts if isinstance(sampler, CyclicPoissonSampler) else 1,
     )
 
 

@@ -13,12 +13,16 @@ import numpy as np
 
 from dp_core.clipping.factors import clip_factor
 from dp_core.epochs import steps_for_epochs
+from tasks.config.grid_settings import Settings, distinct_settings
 from tasks.config.loading import Config
 from tasks.config.nightly import Nightly
 from tasks.data.prepared import Prepared, vocabulary_release
+from tasks.privacy.best_bands import bands_for
 from tasks.privacy.cached_accounting import epsilon_of, noise_multiplier_for
+from tasks.privacy.label_rate_budget import budgeted, label_rate_noise
+from tasks.rounds.rates import with_rate
 from tasks.runtime.errors import UserError
-from tasks.training.enumeration import NOT_APPLICABLE, Settings, distinct_settings
+from tasks.training.enumeration import NOT_APPLICABLE
 from tasks.training.model_size import model_size
 from tasks.training.trial import Trial
 
@@ -51,13 +55,16 @@ def night_trials(config: Config, nightly_name: str, prepared: Prepared, start_fr
     """
     entry = config.night(nightly_name)
     profile, examples = config.profile(entry.profile), prepared.splits["train"]["rows"]
-    every = distinct_settings(entry.dp_sgd, profile.hidden_layers)
+    every = _night_settings(entry, profile.hidden_layers, warm=start_from is not None)
     # A trial with a δ above 1/N fails its audit.
     delta = min(entry.delta or 1.0, 1 / examples)
     _check(entry, nightly_name, prepared, delta, len(every))
+    bands = _bands(entry, nightly_name, every[0], prepared, delta, trainings=len(every))
+    every = [{**settings, "bands": bands} for settings in every]
     noise_multiplier = _noise_multiplier(entry, every[0], prepared, delta, trainings=len(every))
     trials = [
-        Trial.model_validate(
+        _night_trial(
+            prepared,
             {
                 **NOT_APPLICABLE,
                 "task": entry.task,
@@ -73,13 +80,29 @@ def night_trials(config: Config, nightly_name: str, prepared: Prepared, start_fr
                 "randomness": "secret",
                 "seed": 0,
                 "start_from": start_from,
-            }
+            },
         )
         for settings in every
     ]
     if len(trials) == 1:
         return trials
     return [trial.model_copy(update={"epsilon": _own_epsilon(trial, prepared, entry.epsilon)}) for trial in trials]
+
+
+def _night_trial(prepared: Prepared, values: Settings) -> Trial:
+    return with_rate(Trial.model_validate(values), prepared)
+
+
+def _night_settings(entry: Nightly, hidden_layers: Sequence[int], *, warm: bool) -> list[Settings]:
+    """Returns the settings of a night's trainings.
+
+    A model that starts from another one has learnt the label rate: nothing is released for its initial bias.
+    """
+    found: list[Settings] = []
+    for settings in distinct_settings(entry.dp_sgd, hidden_layers):
+        one = budgeted({**settings, "initial_bias": "zero"} if warm else settings, entry.epsilon)
+        found += [one] if one not in found else []
+    return found
 
 
 def planned_records(trials: Sequence[Trial], prepared: Prepared) -> list[MechanismRecord]:
@@ -103,6 +126,7 @@ def _planned(trial: Trial, prepared: Prepared) -> MechanismRecord:
         expected_batch_size=trial.batch_size,
         steps=steps,
         target_delta=trial.target_delta,
+        bands=trial.bands,
     )
     assert trial.noise_multiplier is not None
     assert trial.clipping is not None
@@ -122,7 +146,9 @@ def _planned(trial: Trial, prepared: Prepared) -> MechanismRecord:
         microbatch_size=trial.microbatch_size,
         sensitivity=ALONE if trial.sensitivity == "paper" else proven_sensitivity(trial.microbatch_size),
         vocabulary=vocabulary_release(prepared),
+        label_rate_noise_multiplier=label_rate_noise(trial.initial_bias_epsilon, trial.target_delta),
         coordinates=model_size(trial.model, prepared),
+        bands=trial.bands,
     )
 
 
@@ -145,9 +171,34 @@ def _noise_multiplier(entry: Nightly, settings: Settings, prepared: Prepared, de
         vocabulary=vocabulary_release(prepared),
         accountant=settings["accountant"],
         trainings=trainings,
+        label_rate_noise_multiplier=label_rate_noise(settings["initial_bias_epsilon"], delta),
+        bands=settings["bands"],
         **batches,
     )
     return float(np.float32(enough * (1 + _ROUNDING)))
+
+
+def _bands(entry: Nightly, name: str, settings: Settings, prepared: Prepared, delta: float, *, trainings: int) -> int:
+    """Returns the number of bands of every training: as given, or the best one for ``auto``."""
+    batches = {"examples": prepared.splits["train"]["rows"], "batch_size": settings["batch_size"]}
+    steps = steps_for_epochs(**batches, epochs=settings["epochs"])
+    bands = bands_for(
+        settings["bands"],
+        epsilon=entry.epsilon,
+        delta=delta,
+        steps=steps,
+        vocabulary=vocabulary_release(prepared),
+        accountant=settings["accountant"],
+        trainings=trainings,
+        **batches,
+    )
+    most = min(steps, batches["examples"] // batches["batch_size"])
+    if bands > most:
+        raise UserError(
+            f"nightly.{name}.dp_sgd.bands: noise cannot be correlated over {bands:,} steps here: an epoch of the "
+            f"window has {most:,} batches; give {most:,} at most, or `auto`"
+        )
+    return bands
 
 
 def _own_epsilon(trial: Trial, prepared: Prepared, most: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dp_core.audit.key_checks import DrawnKey
 from dp_core.training.generators import CHACHA_KEY_WORDS, chacha_key
+from tasks.runtime.errors import UserError
 from tasks.training.hardware import first_processes
 from tasks.training.trial import TRAINING_VERSION, Trial
 
@@ -54,11 +55,15 @@ class Randomness:
         responses of LabelDP follow from the seed: trials that differ in how they train are meant to share one draw of
         them, which is then counted once (``tasks.training.noisy_labels``). Initial parameters follow from the seed too.
 
+        A trial without a guarantee may share the batches of a seeded one (``sampled_like``), which has none either.
+
         Whoever knows the noise and batches can undo the protection, so those of a secret trial are stored nowhere.
         Steps that are repeated after an interruption draw new ones. Several processes share the first one's draw.
         """
         if trial.randomness == "seeded":
             key_words, sampling = np.split(_described(trial), [_THREEFRY_KEY_WORDS])
+            if trial.sampled_like is not None:
+                _, sampling = np.split(_described(_twin(trial)), [_THREEFRY_KEY_WORDS])
             return cls(_threefry_key(key_words), tuple(sampling.tolist()), (trial.seed, 0))
         drawn = np.frombuffer(os.urandom(4 * (CHACHA_KEY_WORDS + _SAMPLING_WORDS)), np.uint32)
         key_words, sampling = np.split(np.asarray(first_processes(drawn)), [CHACHA_KEY_WORDS])
@@ -66,6 +71,19 @@ class Randomness:
             # No noise is drawn. A key of this type selects the program that seeded trials have compiled already.
             return cls(_threefry_key(key_words[:_THREEFRY_KEY_WORDS]), tuple(sampling.tolist()))
         return cls(chacha_key(key_words), tuple(sampling.tolist()))
+
+
+def _twin(trial: Trial) -> Trial:
+    """Returns the trial whose batches a trial shares. Raises ``UserError`` unless neither has a guarantee to lose."""
+    from tasks.training.finished import FinishedTrial
+
+    twin = FinishedTrial.open(trial.sampled_like or "").trial
+    if trial.epsilon is not None or twin.randomness != "seeded":
+        raise UserError(
+            f"{trial.label()} cannot share the batches of trial {trial.sampled_like}: only a trial without a guarantee "
+            "can, and only those of a seeded one"
+        )
+    return twin
 
 
 def changed_descriptions(trial: Trial) -> list[Trial]:

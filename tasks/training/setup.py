@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dp_core.accounting.banded_noise import toeplitz_coefficients
 from dp_core.accounting.mechanism import ALONE, proven_sensitivity
 from dp_core.accounting.noise_split import split_noise
 from dp_core.audit.step_log import row_hashes
@@ -26,6 +27,7 @@ from dp_core.training.witness import checksum_of_given, state_checksum
 from tasks.config.dataset import TaskName
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared, Split, open_prepared
+from tasks.privacy.label_rate import draw_label_sum, with_initial_bias
 from tasks.runtime.home import home
 from tasks.runtime.memory import keep_freed_memory
 from tasks.runtime.progress import say
@@ -116,7 +118,7 @@ class TrialRun:
 
     def recorded_dispatches(self, first: int, last: int) -> frozenset[int]:
         """The first steps of the dispatches that the audit replays: one chosen at random, and the last."""
-        if not self.method.private or first >= last:
+        if self.trial.mechanism != "dp_sgd" or first >= last:
             return frozenset()
         latest = max(first, last - REPLAYED_STEPS)
         chosen = np.random.default_rng(int(self.trial.key, 16)).integers(first, latest + 1)
@@ -137,7 +139,7 @@ def set_up(
     slots = len(examples) + trial.canaries
     steps = steps_for_epochs(examples=slots, batch_size=trial.batch_size, epochs=trial.epochs, sampler=trial.sampler)
     randomness = Randomness.for_trial(trial)
-    method = _method(trial, build_model(trial, prepared, tokens), placement)
+    method = _method(trial, build_model(trial, prepared, tokens), placement, steps)
     with first_alone(method):
         trainer = make_trainer(method)
     hyperparameters = as_traced(_hyperparameters(trial, steps))
@@ -146,13 +148,18 @@ def set_up(
     state = trainer.init(params, hyperparameters)
     checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
     saved, progress = checkpoint.restore(state)
+    _draw_once(progress, trial, randomness, examples)
+    entropy = progress.sampling_entropy or randomness.sampling_entropy
+    data = _training_data(trial, examples, tokens, progress, randomness.label_entropy or entropy)
+    if trial.initial_bias != "zero":
+        labels = data.trained_on.labels if trial.mechanism == "label_dp" else examples.labels
+        params = with_initial_bias(trial, params, np.asarray(labels), progress.label_sum)
+        state = trainer.init(params, hyperparameters)
     if progress.steps:
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
     progress.attempts.append({"step": progress.steps, "state": digest(placement.whole(state))})
     progress.log.state = state_checksum(state)
-    _draw_once(progress, trial, randomness)
-    entropy = progress.sampling_entropy or randomness.sampling_entropy
 
     sampler = make_sampler(
         trial.sampler,
@@ -163,8 +170,8 @@ def set_up(
         target_delta=trial.target_delta or 1 / slots,
         entropy=entropy,
         microbatch_size=trial.microbatch_size,
+        bands=trial.bands,
     )
-    data = _training_data(trial, examples, tokens, progress, randomness.label_entropy or entropy)
     run = TrialRun(
         trial=trial,
         prepared=prepared,
@@ -195,15 +202,17 @@ def _hashed(split: Split) -> np.ndarray:
     return row_hashes(split.integers, split.categoricals, split.labels)
 
 
-def _method(trial: Trial, model: AdModel, placement: Placement) -> Method:
+def _method(trial: Trial, model: AdModel, placement: Placement, steps: int) -> Method:
     return Method(
         model=model,
         task=trial.task,
         optimizer=trial.optimizer,
         momentum=trial.momentum,
-        private=trial.mechanism == "dp_sgd",
+        private=trial.mechanism in ("dp_sgd", "clipped_only"),
         clipping=trial.clipping or "fixed",
         microbatch_size=trial.microbatch_size,
+        averaging=trial.averaging,
+        noise_coefficients=toeplitz_coefficients(trial.bands, steps),
         placement=placement,
     )
 
@@ -226,7 +235,14 @@ def _initial_params(trial: Trial, prepared: Prepared, model: AdModel, examples: 
 
 
 def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:
-    plain = Hyperparameters(trial.learning_rate, steps, trial.batch_size)
+    plain = Hyperparameters(
+        trial.learning_rate,
+        steps,
+        trial.batch_size,
+        warmup=trial.warmup,
+        weight_decay=trial.weight_decay,
+        averaging_share=trial.averaging_share,
+    )
     if trial.l2_clip_norm is None or trial.noise_multiplier is None:
         return plain
     private = plain._replace(
@@ -236,20 +252,24 @@ def _hyperparameters(trial: Trial, steps: int) -> Hyperparameters:
     )
     if not clip_factor(trial.clipping or "fixed").adaptive:
         return private
-    of_gradient, of_count = split_noise(trial.noise_multiplier)
+    noisy = trial.mechanism != "clipped_only"
+    of_gradient, of_count = split_noise(trial.noise_multiplier) if noisy else (0.0, 0.0)
     return private._replace(
         noise_multiplier=of_gradient, count_noise_multiplier=of_count, clip_quantile=trial.clip_quantile or 0.5
     )
 
 
-def _draw_once(progress: Progress, trial: Trial, randomness: Randomness) -> None:
+def _draw_once(progress: Progress, trial: Trial, randomness: Randomness, examples: Split) -> None:
     """Draws what must stay the same until the run ends, unless it was drawn before an interruption."""
     if progress.included_canaries is None:
         progress.included_canaries = randomness.coins(trial.canaries).tolist()
-    if progress.sampling_entropy is None and (trial.sampler != "poisson" or trial.mechanism == "label_dp"):
-        # A second order of the examples within an epoch would let some take part twice. Second responses to the same
-        # labels would be a second release of them.
+    lasting = trial.sampler != "poisson" or trial.bands > 1 or trial.mechanism == "label_dp"
+    if progress.sampling_entropy is None and lasting:
+        # A second order of the examples within an epoch would let some take part twice, and so would a second
+        # assignment to parts. Second responses to the same labels would be a second release of them.
         progress.sampling_entropy = list(randomness.sampling_entropy)
+    if progress.label_sum is None and trial.initial_bias != "zero":
+        progress.label_sum = draw_label_sum(trial, np.asarray(examples.labels), randomness.sampling_entropy)
 
 
 def _training_data(

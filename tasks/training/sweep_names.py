@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tasks.config.dataset import TASK_TITLES
+from tasks.config.pipeline import RecipeName
 from tasks.training.trial import RESPONSES, Trial
 
 # Settings that follow from others, so that their values do not tell two trials apart.
-_CONSEQUENCES = frozenset({"noise_multiplier", "target_delta", "data_fingerprint", "dataset"})
+_CONSEQUENCES = frozenset({"noise_multiplier", "target_delta", "data_fingerprint", "dataset", "sampled_like"})
 # The words of a name come in this order; settings that are not here come before the seed.
 _ORDER = ("task", "mechanism", "epsilon", "l2_clip_norm", "optimizer", "learning_rate", "batch_size", "epochs")
 # A value in a name. Other settings are written as their name and value.
@@ -25,8 +26,14 @@ _WORDS = {
     "clip_quantile": "quantile {}",
     "sampler": "{}",
     "model": "{}",
+    "averaging": "{} average",
 }
-_MECHANISMS = {"dp_sgd": "DP-SGD", "label_dp": "LabelDP", "non_private": "non-private"}
+_MECHANISMS = {
+    "dp_sgd": "DP-SGD",
+    "label_dp": "LabelDP",
+    "non_private": "non-private",
+    "clipped_only": "clipped, no noise",
+}
 
 
 def varying_settings(trials: Iterable[Trial]) -> list[str]:
@@ -47,8 +54,9 @@ def varying_settings(trials: Iterable[Trial]) -> list[str]:
     return sorted(varying, key=lambda name: (name == "seed", _place(name), name))
 
 
-def short_name(trial: Trial, varies: Sequence[str]) -> str:
-    """Returns the trial's name within a sweep: what varies there, and the budget.
+def short_name(trial: Trial, varies: Sequence[str], recipes: Sequence[RecipeName] = ()) -> str:
+    """Returns the trial's name within a sweep: what varies there, and the budget; a trial of the paper's recipe alone
+    is named so.
 
     The settings of a non-private trial are in its name only if they vary.
     """
@@ -56,10 +64,11 @@ def short_name(trial: Trial, varies: Sequence[str]) -> str:
     names = [name for name in varies if name not in ("mechanism", "epsilon")]
     head = [TASK_TITLES[trial.task]] if "task" in names else []
     if trial.epsilon is None:
-        head.append("non-private")
+        head.append(_MECHANISMS[trial.mechanism])
     else:
         head += [_MECHANISMS[trial.mechanism]] if "mechanism" in varies else []
         head.append(_WORDS["epsilon"].format(f"{trial.epsilon:g}"))
+        head += ["paper's recipe"] if list(recipes) == ["paper_recipe"] else []
     rest = [_words(name, settings[name]) for name in names if name != "task" and name in settings]
     return " · ".join([*head, *rest])
 

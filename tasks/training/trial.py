@@ -7,13 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from dp_core.training.averaging import AveragingName
 from tasks.config.dataset import TASK_TITLES, TaskName
 from tasks.config.pipeline import (
     AccountantName,
+    Bands,
     ClippingName,
+    InitialBiasName,
     MechanismName,
     Model,
     OptimizerName,
+    RateUnit,
+    RecalibrationName,
     ResponseName,
     SamplerName,
     SensitivityName,
@@ -26,7 +31,20 @@ TRAINING_VERSION = 5
 
 # Settings that came later. One at its default is left out of the description, so that trials without it keep the keys
 # that they had before.
-_LEFT_OUT_AT_DEFAULT = ("start_from",)
+_LEFT_OUT_AT_DEFAULT = (
+    "start_from",
+    "learning_rate_per",
+    "sampled_like",
+    "averaging",
+    "averaging_share",
+    "warmup",
+    "weight_decay",
+    "initial_bias",
+    "initial_bias_epsilon",
+    "bands",
+    "recalibration",
+    "recalibration_epsilon",
+)
 
 # The kinds of randomised response, for people.
 RESPONSES: dict[ResponseName, str] = {
@@ -42,7 +60,14 @@ class Trial(BaseModel):
     Settings that do not apply are None: ``epsilon`` without privacy; those of clipping and noise without DP-SGD;
     ``response``, ``debias`` and ``largest_count`` without LabelDP; ``clip_quantile`` unless the clip norm is adaptive;
     ``sensitivity`` without microbatches. ``accountant`` is the one that ``noise_multiplier`` was calibrated with.
-    ``start_from`` is the key of the finished trial whose parameters are the initial ones; None if those are random.
+    ``learning_rate`` is the rate itself, whatever the grid counts it in, which ``learning_rate_per`` keeps.
+    ``bands`` is the number of steps that noise is correlated over, 1 for independent noise.
+    ``averaging_share`` has its default unless iterates are averaged. ``initial_bias_epsilon`` is the ε that the release
+    of the label rate has by itself; None unless DP-SGD starts with ``initial_bias: label_rate``.
+    ``recalibration_epsilon`` is None unless a private model is recalibrated.
+    ``sampled_like`` is the key of the finished seeded trial whose batches a trial without a guarantee has, so that the
+    two differ in nothing else. ``start_from`` is the key of the finished trial whose parameters are the initial ones;
+    None if those are random.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +100,17 @@ class Trial(BaseModel):
     randomness: Literal["seeded", "secret"]
     seed: int
     start_from: Annotated[str, Field(pattern=r"^[0-9a-f]+$")] | None = None
+    sampled_like: Annotated[str, Field(pattern=r"^[0-9a-f]+$")] | None = None
+    learning_rate_per: RateUnit = "one"
+    averaging: AveragingName = "none"
+    averaging_share: float = 0.5
+    warmup: float = 0.0
+    weight_decay: float = 0.0
+    initial_bias: InitialBiasName = "zero"
+    initial_bias_epsilon: float | None = None
+    bands: Bands = 1
+    recalibration: RecalibrationName = "none"
+    recalibration_epsilon: float | None = None
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -104,7 +140,8 @@ class Trial(BaseModel):
 
         A number of the model that is named like a setting of the trial gets the prefix ``model_``.
         """
-        settings = self.model_dump(mode="json")
+        # Also those at the default of a later version, so that runs of a sweep can be compared by them.
+        settings = {name: getattr(self, name) for name in _LEFT_OUT_AT_DEFAULT} | self.model_dump(mode="json")
         model = settings["model"]
         settings["model"] = model.pop("name")
         own = {f"model_{name}" if name in settings else name: value for name, value in model.items()}
@@ -114,6 +151,8 @@ class Trial(BaseModel):
     def label(self) -> str:
         """Returns a name for people, made of the settings that usually differ within a sweep."""
         parts: list[str] = [TASK_TITLES[self.task], "non-private" if self.epsilon is None else f"ε={self.epsilon:g}"]
+        if self.mechanism == "clipped_only":
+            parts += [f"clipped without noise at C={self.l2_clip_norm:g}"]
         if self.mechanism == "label_dp":
             parts += [f"{RESPONSES[self.response or 'binary']}{', debiased' if self.debias else ''}"]
         if self.mechanism == "dp_sgd":
@@ -121,9 +160,12 @@ class Trial(BaseModel):
             parts += [self.clipping] if self.clipping not in (None, "fixed") else []
             parts += [f"microbatch {self.microbatch_size}"] if self.microbatch_size > 1 else []
             parts += [self.sampler.replace("_", " ")] if self.sampler != "poisson" else []
+            parts += [counted(self.bands, "band")] if self.bands > 1 else []
             parts += ["noise by RDP"] if self.accountant == "RDP" else []
-        parts += [f"{self.optimizer} {self.learning_rate:g}"]
+        parts += [f"{self.optimizer} {self.learning_rate:.4g}"]
+        parts += [f"{self.averaging} average"] if self.averaging != "none" else []
         parts += [self.model.label] if self.model.name != "mlp" else []
+        parts += ["recalibrated"] if self.recalibration != "none" else []
         parts += ["warm start"] if self.start_from is not None else []
         return " · ".join(
             [*parts, f"batch {self.batch_size:,}", counted(float(self.epochs), "epoch"), f"seed {self.seed}"]

@@ -29,11 +29,13 @@ class Start(NamedTuple):
         name: Its public name, for the statement.
         digest: ``parameters_digest`` of its released parameters.
         refused: Why a training must not start from it, as the end of a sentence; None if it may.
+        spent: ε and δ of it and of all models that it follows from, added up; None if one of them is gone.
     """
 
     name: str
     digest: str
     refused: str | None
+    spent: tuple[float, float] | None
 
 
 def start_of(trial: Trial) -> Start | None:
@@ -42,9 +44,28 @@ def start_of(trial: Trial) -> Start | None:
         return None
     try:
         finished = FinishedTrial.open(trial.start_from)
-        return Start(finished.public_name, parameters_digest(finished.read_parameters()), _refused(trial, finished))
+        digest = parameters_digest(finished.read_parameters())
+        return Start(finished.public_name, digest, _refused(trial, finished), _spent(trial.start_from))
     except UserError as error:
-        return Start("unknown", "", str(error))
+        return Start("unknown", "", str(error), None)
+
+
+def _spent(key: str | None) -> tuple[float, float] | None:
+    """Returns the sum of the ε and of the δ of a model and of those that it started from, one after the other.
+
+    By basic composition an example that all of them saw has at most that. None if one of them is gone or has no ε.
+    """
+    epsilon = delta = 0.0
+    while key is not None:
+        try:
+            finished = FinishedTrial.open(key)
+        except UserError:
+            return None
+        own = finished.audit["epsilon"] if finished.is_audited else None
+        if own is None:
+            return None
+        epsilon, delta, key = epsilon + own, delta + finished.trial.target_delta, finished.trial.start_from
+    return epsilon, delta
 
 
 def cannot_start(key: str, prepared: Prepared) -> str | None:

@@ -73,6 +73,8 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return parse(CHECKOUT / "dags", tmp_path_factory.mktemp("airflow"))
 
 
+# Has a second round of training.
+IN_ROUNDS = ["relative_loss", "decomposition"]
 TRAINED = ["relative_loss", "clip_norm", "large_batch", "optimizers", "microbatch", "accountants", "label_dp"]
 MEASURED = ["throughput", "noise_and_batch"]
 
@@ -80,13 +82,13 @@ MEASURED = ["throughput", "noise_and_batch"]
 def test_every_dag_parses_without_loading_anything_heavy(parsed: dict[str, Any]) -> None:
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert set(parsed["dags"]) == {"prepare_data", "nightly_retrain_conversions", *TRAINED, *MEASURED}
-    assert set(load_config(CHECKOUT / "pipelines.yaml").pipelines) == {*TRAINED, *MEASURED}
+    assert set(parsed["dags"]) == {"prepare_data", "nightly_retrain_conversions", *TRAINED, *IN_ROUNDS, *MEASURED}
+    assert set(load_config(CHECKOUT / "pipelines.yaml").pipelines) == {*TRAINED, *IN_ROUNDS, *MEASURED}
 
 
 def test_a_dag_belongs_to_the_file_that_registers_it(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["prepare_data"]["file"] == "prepare_data.py"
-    assert {parsed["dags"][name]["file"] for name in (*TRAINED, *MEASURED)} == {"paper.py"}
+    assert {parsed["dags"][name]["file"] for name in (*TRAINED, *IN_ROUNDS, *MEASURED)} == {"paper.py"}
 
 
 def test_the_factory_registers_nothing(parsed: dict[str, Any], tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def assert_chain(tasks: dict[str, Any], chain: list[str]) -> None:
     assert tasks["report"]["trigger_rule"] == "none_failed", "runs although train and audit were skipped"
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", sorted(set(TRAINED) - set(IN_ROUNDS)))
 def test_what_trains_is_a_chain_with_mapped_groups(parsed: dict[str, Any], name: str) -> None:
     tasks = parsed["dags"][name]["tasks"]
     chain = ["check", "prepare", "plan", "train", "audit", "report"]
@@ -132,6 +134,36 @@ def test_what_trains_is_a_chain_with_mapped_groups(parsed: dict[str, Any], name:
     assert tasks["train"]["links"] == tasks["audit"]["links"] == ["Trials in MLflow"]
     assert tasks["report"]["links"] == ["Report"]
     assert "Data card of synthetic_display" in tasks["prepare"]["links"]
+
+
+def test_a_search_in_rounds_is_unrolled(
+    parsed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of further values and one of other seeds follow the first. A round that is skipped skips the next."""
+    text = (CHECKOUT / "pipelines.yaml").read_text()
+    before, name, after = text.partition("  accountants:\n")
+    searched = "epsilons: [1, 10]\n        search: extend\n        trainings: 2\n"
+    (tmp_path / "mine.yaml").write_text(before + name + after.replace("epsilons: [1, 10]\n", searched, 1))
+    monkeypatch.setenv("DP_ADS_CONFIG", str(tmp_path / "mine.yaml"))
+    found = parse(CHECKOUT / "dags" / "paper.py", tmp_path)
+    assert (found["errors"], found["heavy"]) == ({}, [])
+    dag = found["dags"]["accountants"]
+    assert "there are up to 4 rounds" in dag["doc"]
+    tasks = dag["tasks"]
+    rounds = [name for number in (2, 3, 4) for name in (f"next_round_{number}", f"train_{number}")]
+    assert_chain(tasks, ["check", "prepare", "plan", "train", *rounds, "audit", "report"])
+    for number in (2, 3, 4):
+        planning, training = tasks[f"next_round_{number}"], tasks[f"train_{number}"]
+        assert planning["trigger_rule"] == "none_failed_min_one_success"
+        above = {name for name, task in tasks.items() if f"next_round_{number}" in task["downstream"]}
+        first = {"plan", "train"} if number == 2 else {f"next_round_{number - 1}", f"train_{number - 1}"}
+        assert above == first, "nothing else that would start it"
+        assert {**training, "downstream": None} == {**tasks["train"], "downstream": None}
+        assert training["mapped"]
+    assert tasks["audit"]["trigger_rule"] == "none_failed"
+    others = {name: dag["tasks"] for name, dag in found["dags"].items() if name != "accountants"}
+    assert others == {name: parsed["dags"][name]["tasks"] for name in others}, "one round stays as it was"
+    assert parsed["dags"]["accountants"]["tasks"]["audit"]["trigger_rule"] == "all_success"
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -159,8 +191,8 @@ def test_the_trigger_form_offers_the_choices(parsed: dict[str, Any], name: str) 
 @pytest.mark.parametrize(
     ("name", "value", "accepted"),
     [
-        *(("epsilons", value, True) for value in (None, "", "1", " 1, 10 ", "0.5,1e-1,.3", [1, 0.5], [])),
-        *(("epsilons", value, False) for value in ("1;10", "1 10", "-1", "inf", ",", "1,", [0], ["1"], 1)),
+        *(("epsilons", value, True) for value in ("1, 10,", None, "", "1", " 1, 10 ", "0.5,1e-1,.3", [1, 0.5], [])),
+        *(("epsilons", value, False) for value in ("1;10", "1 10", "-1", "inf", ",", [0], ["1"], 1)),
         *(("tasks", value, True) for value in (["pctr"], ["pcvr", "pctr"])),
         *(("tasks", value, False) for value in ([], None, ["pctr", "pctr"], ["ctr"], "pctr")),
         *(("seeds", value, value in (None, 1, 100)) for value in (None, 1, 100, 0, 101, 1.5)),
@@ -189,6 +221,15 @@ def test_a_dag_says_what_it_is(parsed: dict[str, Any], name: str) -> None:
     assert exhibit in title
 
 
+def test_a_decomposition_trains_once_more_than_what_it_takes_apart(parsed: dict[str, Any]) -> None:
+    rounds = {
+        name: {task for task in parsed["dags"][name]["tasks"] if task.startswith("next_round_")}
+        for name in ("relative_loss", "decomposition")
+    }
+    last = len(rounds["relative_loss"]) + 2
+    assert rounds["decomposition"] - rounds["relative_loss"] == {f"next_round_{last}"}
+
+
 def test_no_documentation_is_indented(parsed: dict[str, Any]) -> None:
     """Markdown would show indented lines as code."""
     for dag in parsed["dags"].values():
@@ -198,8 +239,8 @@ def test_no_documentation_is_indented(parsed: dict[str, Any]) -> None:
 
 def test_names_and_exhibits_are_distinct(parsed: dict[str, Any]) -> None:
     dags = list(parsed["dags"].values())
-    assert len({dag["display_name"] for dag in dags}) == len(dags) == 11
-    assert len({tuple(dag["tags"]) for dag in dags}) == 11
+    assert len({dag["display_name"] for dag in dags}) == len(dags) == 12
+    assert len({tuple(dag["tags"]) for dag in dags}) == 12
 
 
 def test_a_night_is_a_chain_that_waits_until_it_is_switched_on(parsed: dict[str, Any]) -> None:

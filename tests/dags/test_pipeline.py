@@ -22,7 +22,8 @@ from mlflow.tracking import MlflowClient
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *(f"{name}.csv" for name in ("table", "settings", "choice", "trials", "varied", "fixed")),
+    *(f"reliability_{task}.{kind}" for task in ("pctr", "pcvr", "pconvs") for kind in ("svg", "png")),
+    *(f"{name}.csv" for name in ("table", "settings", "metrics", "choice", "trials", "varied", "fixed")),
     *("statements.html", "data_card_synthetic_display.html", "data_card_synthetic_clicks.html"),
 }
 
@@ -194,6 +195,37 @@ def write_kaggle_file(path: Path, rows: int = 2500) -> None:
         label = int(rng.random() < (0.6 if integers[0] == "7" else 0.2))
         lines.append("\t".join([str(label), *integers, *tokens]))
     path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_search_trains_in_rounds(
+    smoke: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grid's trials are found; the clip norm beyond the better one is trained; the third round is skipped."""
+    home, _ = smoke
+    text = (CHECKOUT / "pipelines.yaml").read_text()
+    searched = (
+        "      smoke:\n        epsilons: [1, 10]\n        search: extend\n        trainings: 1\n        seeds: 1\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        text.replace("      smoke:\n        epsilons: [1, 10]\n        seeds: 1\n", searched, 1)
+    )
+    monkeypatch.setenv("DP_ADS_CONFIG", str(tmp_path / "mine.yaml"))
+    done = run(home, "--profile", "smoke", "--tasks", "pctr", "--epsilons", "10")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "planned 3 trials, 3 of them already trained" in done.stdout
+    assert "round 2 (extend): planned 1 trial, 0 of them already trained" in done.stdout
+    assert "round 3" not in done.stdout
+    latest = home / "reports" / "relative_loss" / "latest-smoke"
+    assert {path.name for path in latest.iterdir()} >= {"search.csv", "search_pctr_l2_clip_norm.svg"}
+    with open(latest / "search.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["ε budget"] == "10"]
+    assert [(row["round"], row["trainings"]) for row in rows] == [("1", "2"), ("2", "1")]
+    losses = [float(row["lowest validation loss"]) for row in rows]
+    assert [row["chosen"] == "✓ chosen" for row in rows] == [loss == min(losses) for loss in losses]
+    with open(latest / "choice.csv", encoding="utf-8", newline="") as file:
+        (choice,) = csv.DictReader(file)
+    assert choice["trainings"] == "3"
+    assert float(choice["composition"]) > 10
 
 
 def test_a_malformed_file_is_one_clear_message(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tasks.config.grid_settings import combinations
 from tasks.config.pipeline import LabelGrid, PrivateGrid
-from tasks.training.enumeration import combinations
 from tests.support.yaml_files import GRID, SMALL, Load, edit, mistakes
 
 LABEL_DP = """\
@@ -51,6 +51,11 @@ class TestExhibits:
             "allowed: bins, k_ary"
         ]
         assert load(text.replace("response: binary", "response: [k_ary, bins]"))
+
+    def test_responses_on_labels_are_not_recalibrated(self, load: Load) -> None:
+        (only,) = mistakes(load, ALONE.replace("response: binary", "response: binary, recalibration: shift"))
+        assert only.startswith(f"my.yaml:25: {GRID}.tasks.pctr.label_dp.recalibration: ")
+        assert "label_dp promises δ = 0" in only
 
     def test_a_key_of_dp_sgd_in_label_dp(self, load: Load) -> None:
         (only,) = mistakes(load, SMALL + LABEL_DP.replace("epochs: 1", "epochs: 1, l2_clip_norm: 3"))
@@ -208,6 +213,30 @@ class TestExhibits:
         text = edit(SMALL, "    title: A sweep\n", f"    title: A sweep\n    {heading}\n")
         hint = "; exhibit comparison takes any columns"
         assert mistakes(load, text) == [f"my.yaml:{line}: pipelines.sweep.{message}{hint}"]
+
+    RECIPE = (
+        "            paper_recipe: {optimizer: sgd, learning_rate: 1, batch_size: 64, epochs: 1, l2_clip_norm: 1}\n"
+    )
+
+    def test_a_recipe_of_the_paper_beside_ours(self, load: Load) -> None:
+        text = edit(SMALL, "    title: A sweep\n", "    title: A sweep\n    exhibit: relative_loss\n") + self.RECIPE
+        grid = load(text).grids("sweep", "tiny").tasks["pctr"].paper_recipe
+        assert grid is not None
+        assert grid.batch_size == (64,)
+        key = f"{GRID}.tasks.pctr.paper_recipe"
+        too_large = edit(text, "learning_rate: 1, batch_size: 64", "learning_rate: 1, batch_size: 6400")
+        (only,) = mistakes(load, too_large)
+        assert f"{key}.batch_size: a batch of 6,400 is larger than the 800 training examples" in only
+        (only,) = mistakes(load, edit(text, "        seeds: 1\n", "        seeds: 1\n        search: random\n"))
+        assert "paper_recipe is not drawn: use `search: all`, or drop paper_recipe" in only
+        without = text[: text.index("            dp_sgd:")] + self.RECIPE
+        (only,) = mistakes(load, without)
+        assert f"{key}: is compared with dp_sgd: give dp_sgd too" in only
+        (only,) = mistakes(load, SMALL + self.RECIPE)
+        assert (
+            f"{key}: exhibit comparison shows one recipe of DP-SGD; of two recipes: decomposition, relative_loss"
+            in only
+        )
 
     def test_two_ways_to_be_private_are_for_one_exhibit(self, load: Load) -> None:
         assert load(SMALL + LABEL_DP).pipeline("sweep").exhibit == "comparison"

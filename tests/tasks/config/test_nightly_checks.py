@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.config.cross_checks import contradictions
 from tasks.config.loading import Config, load_config
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
@@ -38,3 +39,14 @@ def test_impossible_limits(tmp_path: Path, checks: str, mistake: str) -> None:
     with pytest.raises(UserError) as error:
         with_checks(tmp_path, checks)
     assert mistake in str(error.value)
+
+
+def test_a_night_is_not_recalibrated() -> None:
+    """Its ledger would not charge the validation examples."""
+    config = load_config()
+    night = config.night("conversions")
+    grid = night.dp_sgd.model_copy(update={"recalibration": ("shift",)})
+    nights = {**config.nightly, "conversions": night.model_copy(update={"dp_sgd": grid})}
+    found = list(contradictions(config.model_copy(update={"nightly": nights})))
+    assert [key for key, _ in found] == [("nightly", "conversions", "dp_sgd", "recalibration")]
+    assert "the ledger does not charge" in found[0][1]

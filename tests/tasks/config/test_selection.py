@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tasks.config.loading import Config, load_config
-from tasks.config.selection import Selection, run_title, select
+from tasks.config.selection import EPSILONS_PATTERN, Selection, examine, run_title, select
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
 
@@ -49,8 +52,8 @@ def test_nothing_chosen_is_the_pipeline_itself_under_the_quick_profile(config: C
         profile="quick",
         tasks=("pctr", "pcvr", "pconvs"),
         datasets={"pctr": "synthetic_display", "pcvr": "synthetic_clicks", "pconvs": "synthetic_clicks"},
-        epsilons=(0.5, 1, 3, 5, 10, 30, 50),
-        seeds=2,
+        epsilons=(0.5, 1, 3, 10, 50),
+        seeds=3,
         raw=None,
     )
 
@@ -84,6 +87,18 @@ def test_chosen_numbers_replace_the_grids(config: Config) -> None:
     assert chosen.epsilons == (0.1, 3, 10), "in order"
     assert all(type(epsilon) is float for epsilon in chosen.epsilons)
     assert chosen.seeds == 7
+
+
+@given(st.text("0123456789.eE+-_, ", max_size=12))
+@example("1, 10,")
+@example(",1")
+@example("+1")
+@example("1_0")
+def test_the_form_takes_every_text_of_budgets_that_a_run_takes(text: str) -> None:
+    """Airflow would refuse it with a regular expression instead of a sentence."""
+    selection, problems = examine(load_config(SHIPPED), {"epsilons": text})
+    if selection is not None and not problems:
+        assert re.search(EPSILONS_PATTERN, text)
 
 
 def test_a_whole_number_of_seeds_may_come_as_a_float_from_json(config: Config) -> None:
@@ -132,8 +147,8 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         (
             {"pipeline": "relative_los"},
             "Pipeline: unknown pipeline 'relative_los' (did you mean 'relative_loss'?); known: "
-            "relative_loss, clip_norm, large_batch, throughput, optimizers, noise_and_batch, microbatch, accountants, "
-            "label_dp",
+            "relative_loss, decomposition, clip_norm, large_batch, throughput, optimizers, noise_and_batch, "
+            "microbatch, accountants, label_dp",
         ),
         (
             {"profile": "papper"},
@@ -149,8 +164,8 @@ def test_a_selection_survives_being_selected_again(config: Config) -> None:
         (
             {"dataset": "criteo", "tasks": ["pctr"]},
             "Dataset: unknown dataset 'criteo' (did you mean 'criteo_search'?); "
-            "known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, criteo_attribution, "
-            "criteo_search",
+            "known: synthetic_display, synthetic_clicks, heavy_display, heavy_clicks, synthetic_days, criteo_kaggle, "
+            "criteo_attribution, criteo_search",
         ),
         (
             {"dataset": "synthetic_clicks"},

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tasks.config.dataset import TASKS
+from tasks.config.grid_settings import combinations
 from tasks.config.loading import config_path, load_config
 from tasks.config.pipeline import TaskGrid, TrainingGrid
 from tasks.runtime.home import CHECKOUT
-from tasks.training.enumeration import combinations
 from tests.support.yaml_files import SMALL, Load
 
 TEXT = (CHECKOUT / "pipelines.yaml").read_text(encoding="utf-8")
@@ -44,11 +44,13 @@ class TestShippedFile:
         assert grids.seeds == 5
         assert set(grids.tasks) == set(TASKS)
         for grid in grids.tasks.values():
-            assert grid.dp_sgd.batch_size == (65_536,)
-            assert grid.dp_sgd.epochs == (150,)
-            assert grid.dp_sgd.optimizer == ("sgd",)
-            assert grid.dp_sgd.momentum == (0.9,)
-            assert grid.non_private.optimizer == ("yogi",)
+            theirs = grid.paper_recipe
+            assert (theirs.optimizer, theirs.learning_rate, theirs.momentum) == (("sgd",), (0.01,), (0.9,))
+            assert (theirs.batch_size, theirs.epochs) == ((65_536,), (150,))
+            assert (theirs.l2_clip_norm, theirs.microbatch_size) == ((1, 10, 50, 100), (1, 4, 8))
+            # The paper's baseline is one of those that are compared.
+            assert "yogi" in grid.non_private.optimizer
+            assert 0.01 in grid.non_private.learning_rate
         assert config.dataset("criteo_kaggle").columns == (
             "label",
             *(f"I{number}" for number in range(1, 14)),
@@ -63,7 +65,8 @@ class TestShippedFile:
     def test_has_every_exhibit_of_the_paper_in_three_sizes(self, load: Load) -> None:
         config = load(TEXT)
         assert list(config.pipelines) == [
-            *("relative_loss", "clip_norm", "large_batch", "throughput", "optimizers", "noise_and_batch"),
+            *("relative_loss", "decomposition", "clip_norm", "large_batch", "throughput", "optimizers"),
+            "noise_and_batch",
             *("microbatch", "accountants", "label_dp"),
         ]
         for name, pipeline in config.pipelines.items():

@@ -20,7 +20,8 @@ def test_a_mistake_in_an_anchor_is_told_once(load: Load) -> None:
     old = "optimizer: sgd, learning_rate: 0.01, momentum: 0.9, batch_size: 65536"
     text = edit(TEXT, old, old.replace("sgd", "sdg"))
     (only,) = mistakes(load, text)
-    assert only.startswith(f"my.yaml:{line_of(text, 'sdg')}: {PAPER}.tasks.pctr.dp_sgd.optimizer: no such name: 'sdg'")
+    key = f"{PAPER}.tasks.pctr.paper_recipe.optimizer"
+    assert only.startswith(f"my.yaml:{line_of(text, 'sdg')}: {key}: no such name: 'sdg'")
 
 
 def test_a_merged_section_keeps_its_lines(load: Load) -> None:

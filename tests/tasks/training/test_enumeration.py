@@ -13,11 +13,19 @@ from scipy import stats
 from tasks.config.loading import load_config
 from tasks.config.selection import Selection
 from tasks.data.prepared import Prepared
+from tasks.privacy import best_bands
 from tasks.privacy.cached_accounting import noise_multiplier_for
 from tasks.runtime.errors import UserError
-from tasks.training.enumeration import TaskSweep, dp_sgd_trainings, enumerate_trials, expected_trainings
+from tasks.training.enumeration import (
+    TaskSweep,
+    dp_sgd_trainings,
+    enumerate_trials,
+    expected_trainings,
+    paper_recipe_trials,
+    with_recipes,
+)
 from tasks.training.groups import program_of
-from tests.support.sweep_config import ALL, BOTH, CONFIG, use
+from tests.support.sweep_config import ALL, BOTH, CONFIG, PAPER_RECIPE, TWO_RECIPES, use
 from tests.support.trials import make_prepared
 
 
@@ -79,6 +87,25 @@ def test_a_whole_grid_is_every_setting_with_every_seed(
     assert expected_trainings(config, selection()) is None
     private = [trial for trial in trials if trial.epsilon is not None]
     assert len({(t.learning_rate, t.l2_clip_norm, t.seed) for t in private}) == 12
+
+
+def test_a_trial_of_both_recipes_is_planned_once(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(ALL.replace(*TWO_RECIPES) + PAPER_RECIPE, tmp_path, monkeypatch)
+    config = load_config()
+    ours = list(enumerate_trials(config, selection(), "pcvr", prepared))
+    paper = list(paper_recipe_trials(config, selection(), "pcvr", prepared))
+    found = with_recipes(ours, paper)
+    assert len(ours) == 2 + 12
+    assert len(paper) == 4
+    assert len(found) == 2 + 12 + 2
+    for trial, recipes in found.items():
+        expected = [] if trial.epsilon is None else ["ours"] if trial.l2_clip_norm in (1.0, 3.0) else []
+        if trial.epsilon is not None and trial.learning_rate == 0.1 and trial.l2_clip_norm in (3.0, 9.0):
+            expected.append("paper_recipe")
+        assert recipes == expected, trial.label()
+    assert {recipe for recipes in with_recipes(ours, []).values() for recipe in recipes} == set()
 
 
 def test_canaries_have_slots_beside_the_examples(
@@ -163,3 +190,41 @@ def test_responses_to_counts_have_a_largest_count(
     trials = list(enumerate_trials(load_config(), chosen, "pconvs", prepared))
     found = {(trial.response, trial.largest_count) for trial in trials if trial.mechanism == "label_dp"}
     assert found == {("k_ary", 7), ("bins", 7)}
+
+
+def test_bands_need_more_noise_and_auto_is_a_number(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ALL.replace("l2_clip_norm: [1, 3]", "l2_clip_norm: 1, bands: [1, 4, auto]").replace("[0.1, 0.3, 1.0]", "0.1")
+    use(text, tmp_path, monkeypatch)
+    monkeypatch.setattr(best_bands, "MOST_BANDS", 4)
+    baseline, *private = enumerate_trials(load_config(), selection(epsilons=(8.0,), seeds=1), "pcvr", prepared)
+    # The best of 1, 2, 3 and 4 is 4 here, which the grid lists as well.
+    assert [trial.bands for trial in (baseline, *private)] == [1, 1, 4]
+    plain, correlated = private
+    assert correlated.noise_multiplier == noise_multiplier_for(
+        epsilon=8.0, delta=1 / 2400, examples=2400, batch_size=100, steps=48, bands=4
+    )
+    assert (plain.noise_multiplier or 0) < (correlated.noise_multiplier or 0)
+    assert "bands" not in plain.model_dump()
+    assert "4 bands" in correlated.label()
+    use(text.replace("[1, 4, auto]", "25"), tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=r"dp_sgd.bands: noise cannot be correlated over 25 steps here.*24 at most"):
+        list(enumerate_trials(load_config(), selection(epsilons=(8.0,), seeds=1), "pcvr", prepared))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("bands: 4, sampler: shuffle", "is accounted for with `sampler: poisson` only, not with shuffle"),
+        ("bands: [1, 2], sampler: [poisson, balls_in_bins]", "only, not with balls_in_bins"),
+        ("bands: 0", "bands"),
+        ("bands: most", "bands"),
+    ],
+)
+def test_bands_that_are_not_accounted_for_are_refused(
+    given: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(ALL.replace("l2_clip_norm: [1, 3]", f"l2_clip_norm: 1, {given}"), tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=says):
+        load_config()

@@ -60,12 +60,20 @@ def test_what_is_given_does_not_compile_another_program(prepared: Prepared, made
         "clip_quantile": 0.9,
         "sensitivity": "paper",
         "learning_rate": 0.03,
+        "learning_rate_per": "clip_norm",
         "evaluations": 2,
         "seed": 4,
+        "averaging_share": 0.25,
+        "warmup": 0.1,
+        "weight_decay": 0.01,
+        "initial_bias": "label_rate",
+        "initial_bias_epsilon": 0.5,
     }
     second = first.model_copy(update=changes)
     # A warm start is in test_warm_start.py.
-    assert _NOT_COMPILED - set(changes) == {"target_delta", "response", "debias", "largest_count", "start_from"}
+    others = {"target_delta", "response", "debias", "largest_count", "start_from"}
+    others |= {"recalibration", "recalibration_epsilon"}
+    assert _NOT_COMPILED - set(changes) == others | {"sampled_like"}
     assert program_of(first) == program_of(second)
     for trial in (first, second):
         run_trial(trial, prepared)
@@ -106,6 +114,8 @@ def test_all_else_is_another_program(prepared: Prepared) -> None:
         "epochs": 3,
         "model": DLRMSpec(hidden_layers=(8,)),
         "canaries": 10,
+        "averaging": "tail",
+        "bands": 2,
     }
     assert set(others) | _NOT_COMPILED | {"mechanism"} == set(Trial.model_fields)
     programs = {program_of(first), *(program_of(first.model_copy(update={key: others[key]})) for key in others)}

@@ -151,7 +151,7 @@ def test_an_interrupted_run_goes_on_with_the_same_responses(prepared: Prepared) 
     assert "operating system's entropy" in statement
     # What can repeat the draw is gone with the checkpoint, and another run draws anew.
     assert not list(trial.folder.parent.glob(f".unfinished/{trial.key}.*"))
-    assert "entropy" not in (trial.folder / "record.json").read_text()
+    assert "sampling_entropy" not in (trial.folder / "record.json").read_text()
     trial.folder.rename(trial.folder.with_name("first"))
     assert draw_of(trial, prepared) != draws[0].record.draw
 

@@ -132,6 +132,8 @@ def test_a_warm_started_trial_passes_the_audit(prepared: Prepared) -> None:
         f"`{FinishedTrial.open(start).public_name}`. That costs the examples of this training nothing more" in statement
     )
     assert "the guarantees of the two models compose" in statement
+    both = FinishedTrial.open(start).audit["epsilon"] + finished.audit["epsilon"]
+    assert f"an example that all of them saw has at most ε = {both:.4f} at δ = {2 * warm.target_delta:.3g}" in statement
     assert start.key not in statement, "the key is a hash of the log"
     assert "Initial parameters" not in FinishedTrial.open(start).statement.read_text()
     assert "initial_parameters" not in evidence_of(start)
