@@ -13,26 +13,36 @@ from tasks.config.dataset import TaskName
 from tasks.config.loading import load_config
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.data.prepared import Prepared, open_prepared
+from tasks.evaluation.segments import SegmentReader
 from tasks.measure import MEASURED, measured_metrics
 from tasks.privacy.choice_cost import choice_cost, choice_table
 from tasks.privacy.statement import audits_line
-from tasks.reporting.document import Document, Table
+from tasks.reporting.document import Caveat, Document, Figure, Table
 from tasks.reporting.exhibits.common import Exhibit, Measurement, Sweep
+from tasks.reporting.exhibits.metrics import calibration_findings, metrics_table
 from tasks.reporting.exhibits.registry import exhibits
+from tasks.reporting.exhibits.reliability import reliability_figures
+from tasks.reporting.exhibits.segments import segment_findings, segments_table
 from tasks.reporting.files import PAGE, STATEMENTS, report_files, write_report
 from tasks.reporting.index import write_index
 from tasks.reporting.notes import fairness_notes
+from tasks.reporting.price.doubts import Judgement
+from tasks.reporting.price.judge import Evidence, judge
+from tasks.reporting.price.sampling import Labels
 from tasks.reporting.results import Outcome, choose
 from tasks.reporting.tables import ListedTrial, measured_settings, settings_table, settings_that_varied, trials_table
 from tasks.reporting.targets import compare_target, run_target
 from tasks.reporting.terminal import report_text
-from tasks.reporting.tracked import description, relative_losses, sweep_metrics
+from tasks.reporting.tracked import description, judgement_metrics, judgement_tags, relative_losses, sweep_metrics
+from tasks.rounds.decomposition import NAME as TAKEN_APART
+from tasks.rounds.picture import search_figures, search_notes, search_tables
+from tasks.rounds.searched import SearchedRounds
 from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
 from tasks.runtime.mlflow_views import SweepMetric
 from tasks.runtime.progress import note, say, say_result
 from tasks.runtime.tracking import log_report, provenance
-from tasks.training.finished import FinishedTrial
-from tasks.training.items import AuditedTrial, Plan, PlannedTrial, read_plan
+from tasks.training.finished import CurvePoint, FinishedTrial
+from tasks.training.items import AuditedTrial, Plan, PlannedTrial, planned_rounds, read_plan
 from tasks.training.logged import find_finished
 from tasks.training.trial import Trial
 
@@ -53,6 +63,8 @@ class _Contents(NamedTuple):
     Attributes:
         relative_losses: Those of the trials, by their runs in MLflow.
         statements: The privacy statements of the trials, by their anchors.
+        judgement: Whether the numbers are the price of privacy.
+        more_figures: How well predictions are calibrated, and what a search has tried.
     """
 
     exhibit: Exhibit
@@ -61,6 +73,8 @@ class _Contents(NamedTuple):
     metrics: Sequence[SweepMetric]
     relative_losses: Mapping[str, float | None]
     statements: Mapping[str, str]
+    judgement: Judgement
+    more_figures: Sequence[Figure] = ()
 
 
 def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
@@ -101,6 +115,7 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
         files=[final / name for name in names],
         note=description(document, plan["parent"], contents.relative_losses),
         relative_losses=contents.relative_losses,
+        tags=judgement_tags(contents.judgement),
     )
     # For the log of the step. Who runs the pipeline in a terminal sees the same at the end. Indented, because a line
     # that begins with ✗ would be taken for an error.
@@ -116,7 +131,8 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
 def _measured(run: _Run) -> _Contents:
     numbers = read_json(run.folder / MEASURED)
     exhibit = exhibits()[run.pipeline.exhibit].make(Measurement(run.pipeline, numbers))
-    return _Contents(exhibit, [measured_settings(run.grids)], [], measured_metrics(numbers), {}, {})
+    judgement = Judgement((), claims_price=False)
+    return _Contents(exhibit, [measured_settings(run.grids)], [], measured_metrics(numbers), {}, {}, judgement)
 
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
@@ -125,10 +141,23 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
     say(audits_line([one.audit for one in finished]))
 
     spec, drawn = exhibits()[run.pipeline.exhibit], run.plan["mean_trials"] or {}
-    outcomes = [Outcome(one.trial, one.record["validation_loss"], one.record["test_loss"]) for one in finished]
-    results = choose(outcomes, run.pipeline.columns, each_alone=bool(drawn), may_diverge=spec.columns != ())
+    outcomes = [
+        Outcome(one.trial, one.record["validation_loss"], one.record["test_loss"], tuple(item.get("recipes", ())))
+        for one, item in zip(finished, run.plan["items"], strict=True)
+    ]
+    searched = SearchedRounds.of(run.plan, run.pipeline, run.grids, run.prepared, outcomes)
+    apart = [planned_rounds(run.plan)[item.get("round", 1) - 1] == TAKEN_APART for item in run.plan["items"]]
+    beside = [outcome for outcome, part in zip(outcomes, apart, strict=True) if part]
+    chosen_from = [outcome for outcome, part in zip(outcomes, apart, strict=True) if not part]
+    results = choose(
+        chosen_from,
+        run.pipeline.columns,
+        each_alone=bool(drawn),
+        may_diverge=spec.columns != (),
+        among=searched.finalists,
+    )
     costs = {
-        number: choice_cost(result, drawn.get(result.task))
+        number: choice_cost(result, drawn.get(result.task), searched.cost_of(result))
         for number, result in enumerate(results)
         if result.epsilon is not None
     }
@@ -137,25 +166,79 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
     experiment = run.plan["parent"]["experiment"]
     listed = [
         ListedTrial(
-            one, one.trial in chosen, run_target(experiment, item["mlflow_run"]), f"{STATEMENTS}#{_anchor(number)}"
+            one,
+            one.trial in chosen,
+            run_target(experiment, item["mlflow_run"]),
+            f"{STATEMENTS}#{_anchor(number)}",
+            outcome.recipes,
         )
-        for number, (one, item) in enumerate(zip(finished, audited, strict=True), 1)
+        for number, (one, item, outcome) in enumerate(zip(finished, audited, outcomes, strict=True), 1)
     ]
+    curves = {one.trial.key: _losses(one.record["curve"]) for one in finished}
+    evidence = Evidence(chosen_from, curves, epsilons, _test_labels(run), _shortened(run, chosen_from))
+    judgement = judge(results, evidence, claims_price=spec.claims_price)
+    sweep = Sweep(run.pipeline, results, _ceilings(run), judgement.doubts, beside)
+    columns, segments = _segment_columns(run), SegmentReader(run.prepared, _segment_columns(run))
+    by_segment = segments_table(sweep, columns, segments.read)
+    exhibit = spec.make(sweep)
     return _Contents(
-        exhibit=spec.make(Sweep(run.pipeline, results, _ceilings(run))),
+        exhibit=exhibit._replace(
+            findings=[
+                *exhibit.findings,
+                *calibration_findings(results),
+                *segment_findings(sweep, columns, segments.read),
+            ],
+        ),
         details=[
             settings_table(results, epsilons),
+            *search_tables(searched),
+            metrics_table(results),
+            *([by_segment] if by_segment else []),
             choice_table(results, costs, epsilons),
             trials_table(listed),
             *settings_that_varied([one.trial for one in finished]),
         ],
-        notes=fairness_notes(results),
-        metrics=sweep_metrics(run.pipeline, results, costs),
+        notes=[*fairness_notes(results), *search_notes(searched), *segments.notes()],
+        metrics=[*sweep_metrics(run.pipeline, results, costs), *judgement_metrics(judgement)],
         relative_losses=relative_losses(audited, finished, results),
         statements={
             _anchor(number): one.statement.read_text(encoding="utf-8") for number, one in enumerate(finished, 1)
         },
+        judgement=judgement,
+        more_figures=[*reliability_figures(sweep), *search_figures(searched)],
     )
+
+
+def _losses(curve: Sequence[CurvePoint]) -> list[float]:
+    """Returns the validation losses of a curve; none if one is not finite."""
+    losses = [point["validation_loss"] for point in curve]
+    return [loss for loss in losses if loss is not None] if None not in losses else []
+
+
+def _shortened(run: _Run, outcomes: Sequence[Outcome]) -> frozenset[Trial]:
+    """Returns the trials that ``search: halving`` trained for a part of their epochs."""
+    if run.grids.search != "halving":
+        return frozenset()
+    trials = [one.trial for one in outcomes if one.recipes != ("paper_recipe",)]
+    whole = {(trial.task, trial.mechanism): getattr(run.grids.tasks[trial.task], trial.mechanism) for trial in trials}
+    return frozenset(trial for trial in trials if trial.epochs not in whole[trial.task, trial.mechanism].epochs)
+
+
+def _test_labels(run: _Run) -> dict[TaskName, Labels]:
+    """Returns the rows and the positive labels of each task's test split."""
+    found = {}
+    for task in run.plan["selection"]["tasks"]:
+        prepared = run.prepared[run.plan["selection"]["datasets"][task]]
+        _, positives = prepared.statistics["by_split"]["test"][f"label_{task}"]
+        found[task] = Labels(prepared.splits["test"]["rows"], int(positives))
+    return found
+
+
+def _segment_columns(run: _Run) -> dict[TaskName, str]:
+    """Returns the segment column of the dataset of each task that has one."""
+    config, datasets = load_config(), run.plan["selection"]["datasets"]
+    columns = {task: config.dataset(datasets[task]).segment_column for task in run.plan["selection"]["tasks"]}
+    return {task: column for task, column in columns.items() if column is not None}
 
 
 def _anchor(number: int) -> str:
@@ -199,6 +282,7 @@ def _document(run: _Run, contents: _Contents, *, only_for_tests: bool) -> Docume
         finished=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=_command(run.plan, list(run.pipeline.datasets)),
         figures=exhibit.figures,
+        more_figures=contents.more_figures,
         tables=exhibit.tables,
         findings=exhibit.findings,
         notes=[*exhibit.notes, *contents.notes],
@@ -211,6 +295,8 @@ def _document(run: _Run, contents: _Contents, *, only_for_tests: bool) -> Docume
         if len(contents.relative_losses) > 1
         else "",
         only_for_tests=only_for_tests,
+        verdict=contents.judgement.verdict,
+        caveats=[Caveat(doubt.claim, doubt.consequence, doubt.serious) for doubt in contents.judgement.doubts],
     )
 
 

@@ -1,12 +1,12 @@
 """The audit's result: what the audit of one trial found, as ``audit.json`` stores it.
 
-Every key is always present. A value that does not apply to the trial's mechanism is None, and so is an
-infinite ε, because JSON has no infinity.
+Every key is always present, but for that of a recalibration. A value that does not apply to the trial's mechanism is
+None, and so is an infinite ε, because JSON has no infinity.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class AttackResult(TypedDict):
@@ -41,6 +41,7 @@ class AuditResult(TypedDict):
         claimed_epsilon: What the paper's noise scaling claims, if its sensitivity is below the proven one.
         probe: ``dp_core.audit.probe.Probe.to_json``, the measurements of the compiled step.
         attack: What guessing at canaries showed, if the trial had any.
+        recalibration_epsilon: What the recalibration costs an example of the validation split; only if there was one.
     """
 
     verdict: Literal["passed", "failed", "diverged"]
@@ -59,3 +60,4 @@ class AuditResult(TypedDict):
     claimed_epsilon: float | None
     probe: dict[str, Any] | None
     attack: AttackResult | None
+    recalibration_epsilon: NotRequired[float]

@@ -48,12 +48,16 @@ def noise_multiplier_for(
     vocabulary: VocabularyRelease | None = None,
     accountant: Literal["tightest", "RDP"] = "tightest",
     trainings: int = 1,
+    label_rate_noise_multiplier: float | None = None,
+    bands: int = 1,
 ) -> float:
     """Returns the noise multiplier that keeps a training, or several equal ones together, within a budget of (ε, δ).
 
     The budget also covers truncating large batches, which takes a fixed share of δ for each training; the missing
-    tails of the noise, for the largest model and the noise of secret runs; and ``vocabulary``, a private vocabulary
-    released from the same examples.
+    tails of the noise, for the largest model and the noise of secret runs; ``vocabulary``, a private vocabulary
+    released from the same examples; and the noisy label rate that each training releases, if it has a
+    ``label_rate_noise_multiplier``.
+    With ``bands`` above 1, the noise is correlated over that many steps.
     """
     return remembered(
         _noise_multiplier,
@@ -67,6 +71,8 @@ def noise_multiplier_for(
         vocabulary=None if vocabulary is None else [vocabulary.noise_multiplier, vocabulary.delta],
         accountant=accountant,
         trainings=trainings,
+        label_rate_noise_multiplier=label_rate_noise_multiplier,
+        bands=bands,
     )
 
 
@@ -81,6 +87,8 @@ def _noise_multiplier(
     vocabulary: list[float] | None,
     accountant: Literal["tightest", "RDP"],
     trainings: int,
+    label_rate_noise_multiplier: float | None,
+    bands: int,
 ) -> float:
     import dp_accounting
 
@@ -88,12 +96,17 @@ def _noise_multiplier(
     from dp_core.accounting.noise_tails import NoiseTails, least_noise_multiplier, tail_charge
     from dp_core.sampling import TRUNCATION_SHARE_OF_DELTA, make_sampler
 
-    made = make_sampler(sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta)
+    made = make_sampler(
+        sampler, examples=examples, expected_batch_size=batch_size, steps=steps, target_delta=delta, bands=bands
+    )
     left = delta * (1 - trainings * TRUNCATION_SHARE_OF_DELTA) - (0.0 if vocabulary is None else vocabulary[1])
     tails = functools.partial(tail_charge, made, steps=steps, tails=NoiseTails())
 
     def event(noise_multiplier: float) -> dp_accounting.DpEvent:
         training = made.event(noise_multiplier=noise_multiplier, steps=steps)
+        if label_rate_noise_multiplier is not None:
+            rate = dp_accounting.GaussianDpEvent(label_rate_noise_multiplier)
+            training = dp_accounting.ComposedDpEvent([training, rate])
         if trainings > 1:
             training = dp_accounting.SelfComposedDpEvent(training, trainings)
         if vocabulary is None:

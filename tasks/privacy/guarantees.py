@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from tasks.training.finished import FinishedTrial
 
-Kind = Literal["not private", "diverged", "not audited", "failed", "seeded"]
+Kind = Literal["not private", "diverged", "not audited", "failed", "seeded", "by outcomes"]
 
 
 class NoGuarantee(NamedTuple):
@@ -19,6 +19,10 @@ class NoGuarantee(NamedTuple):
 def no_guarantee(finished: FinishedTrial) -> NoGuarantee | None:
     """Returns why publishing a trial's model has no guarantee; None if it has the ε that its audit found."""
     trial = finished.trial
+    if trial.mechanism == "clipped_only":
+        return NoGuarantee(
+            "not private", "it was clipped without noise, which proves nothing, and must not be published"
+        )
     if trial.epsilon is None:
         return NoGuarantee("not private", "it is a non-private baseline, which must not be published")
     # LabelDP releases the responses, and no model that is trained on them costs more, however it ends.

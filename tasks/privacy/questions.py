@@ -27,11 +27,19 @@ class Training(NamedTuple):
     steps: int | None = None
     epochs: float | None = None
     delta: float | None = None
+    bands: int = 1
 
     def checked(self) -> Training:
         """Returns the training with its δ filled in. Raises ``UserError`` if it is impossible."""
         if self.batch_size > self.examples:
             raise UserError(f"a batch of {self.batch_size:,} is larger than the {self.examples:,} examples")
+        if self.bands > 1 and self.sampler != "poisson":
+            raise UserError(f"correlated noise is accounted for with poisson batches, not with {self.sampler}")
+        if self.bands > self.examples // self.batch_size:
+            raise UserError(
+                f"noise cannot be correlated over {self.bands:,} steps: an epoch has "
+                f"{self.examples // self.batch_size:,} batches"
+            )
         delta = self.delta or 1 / self.examples
         if delta >= 1:
             raise UserError(f"delta must be below 1, got {delta:g}")
@@ -44,6 +52,7 @@ class AccountingAnswer(TypedDict):
     delta: float
     noise_multiplier: float
     sampler: str
+    bands: int
     sampling_probability: float
     steps: int
     neighboring_relation: str
@@ -113,6 +122,7 @@ def _calibration_answer(*, training: dict[str, Any], epsilon: float) -> Calibrat
         batch_size=asked.batch_size,
         steps=_steps(asked),
         sampler=asked.sampler,
+        bands=asked.bands,
     )
     return {**_accounting(_record(asked, noise_multiplier), delta), "target_epsilon": epsilon}
 
@@ -139,6 +149,7 @@ def _record(asked: Training, noise_multiplier: float) -> MechanismRecord:
         steps=_steps(asked),
         noise_multiplier=noise_multiplier,
         l2_clip_norm=1.0,
+        bands=asked.bands,
     )
 
 
@@ -148,6 +159,7 @@ def _accounting(record: MechanismRecord, delta: float, *, group_size: int = 1) -
         "delta": delta,
         "noise_multiplier": record.noise_multiplier,
         "sampler": record.sampler,
+        "bands": record.bands,
         "sampling_probability": record.stated_sampler.sampling_probability,
         "steps": record.steps,
         "neighboring_relation": record.neighboring_relation.name.lower(),

@@ -10,6 +10,7 @@ from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.labels.record import LabelRecord, composed_epsilon
 from tasks.privacy.cached_accounting import epsilon_of
 from tasks.privacy.guarantees import no_guarantee
+from tasks.privacy.recalibrated import recalibration_epsilon
 from tasks.runtime.errors import UserError
 from tasks.training.finished import FinishedTrial
 from tasks.training.trial import Trial
@@ -75,11 +76,15 @@ def releases(keys: Sequence[str], delta: float | None = None) -> list[Published]
         else:
             target_delta = delta or min(trial.target_delta for trial, _ in published)
             bound = epsilon_of([one for _, one in published if isinstance(one, MechanismRecord)], target_delta)
+            shifts = [FinishedTrial.open(trial).record.get("recalibration") for trial in trials]
+            noise = [one["noise_multiplier"] for one in shifts if one is not None]
+            # No example is in the training split and in the validation split, so the two do not add up.
+            of_validation = recalibration_epsilon(noise, target_delta) if noise else 0.0
             results.append(
                 Published(
                     dataset=dataset,
                     trials=trials,
-                    epsilon=bound.epsilon,
+                    epsilon=max(bound.epsilon, of_validation),
                     delta=target_delta,
                     protects="examples",
                     accountant=bound.accountant,

@@ -9,14 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_core.accounting.epsilon import EpsilonBound
 from dp_core.accounting.mechanism import MechanismRecord, proven_sensitivity
-from dp_core.clipping.factors import clip_factor
 from tasks.privacy.audit_result import AuditResult
+from tasks.privacy.statement_rows import (
+    clip_norm_text,
+    clip_norms,
+    clipped_text,
+    correlation_row,
+    count_noise_text,
+    initial_row,
+    label_rate_row,
+    relation_text,
+    sampler_text,
+)
 from tasks.runtime.progress import counted
 from tasks.training.trial import Trial
+
+if TYPE_CHECKING:
+    from tasks.training.warm_start import Start
 
 _NOT_COVERED = """\
 - **Hyperparameters.** They were chosen by validation loss among several trials. The ε above is for this one trial.
@@ -60,11 +73,13 @@ def private_statement(
     vocabulary: Mapping[str, Any],
     name: str,
     *,
-    started_from: str | None = None,
+    start: Start | None = None,
+    recalibrated: str = "",
 ) -> str:
     """Returns the statement of a DP-SGD trial as Markdown, from its record and the audit's result.
 
-    ``started_from`` is the public name of the model whose parameters were the initial ones, if there is one.
+    ``start`` is the model whose parameters were the initial ones, if the trial names one and it was looked at.
+    ``recalibrated`` is the line on its recalibration, if there was one.
     """
     return f"""\
 # Privacy statement
@@ -78,17 +93,19 @@ def private_statement(
 | Trust model | central: the party that trains sees the examples; the guarantee is against anyone who sees the model |
 | Guarantee | {_guarantee(trial, bound, audit)} |
 | Unit of privacy | one training example |
-| Neighbouring relation | {_relation(record)} |
+| Neighbouring relation | {relation_text(record)} |
 
 ## What it covers
 
 | | |
 |---|---|
 | Released | the final parameters; the bound would also hold if every step's noisy sum were published |
-| Training | inside ε: DP-SGD, {_clipped(record)}, Gaussian noise on the sum |
+| Training | inside ε: DP-SGD, {clipped_text(record)}, Gaussian noise on the sum |
 | Vocabulary | {_VOCABULARIES[vocabulary["kind"]].format(**vocabulary)} |
 | Log transform | independent of the data: a fixed function of each value |
-{_initial(started_from)}\
+{label_rate_row(trial, record)}\
+{initial_row(trial, bound, start)}\
+{recalibrated}\
 | Hyperparameter tuning | **outside ε**: ε is for a single training run |
 
 ## Accounting
@@ -100,12 +117,13 @@ def private_statement(
 | ε by RDP | {_number(bound.rdp_epsilon)} |
 | Lower bound on ε | {_lower(audit)} |
 | Accountant | dp-accounting {version("dp-accounting")}; the smaller of the two upper bounds |
-| Sampler | {_sampler(record)} |
+| Sampler | {sampler_text(record)} |
+{correlation_row(record)}\
 | Steps run | {record.steps:,}, counted during training |
-| Clip norm C | {_clip_norm(record)} |
-| Noise multiplier σ | {record.noise_multiplier:.6g} (noise of standard deviation σ·{_clip_norms(record.sensitivity)} \
-per coordinate){_count_noise(record)} |
-| Sensitivity of a sum | {_clip_norms(proven_sensitivity(record.microbatch_size))}, for emptying one example |
+| Clip norm C | {clip_norm_text(record)} |
+| Noise multiplier σ | {record.noise_multiplier:.6g} (noise of standard deviation σ·{clip_norms(record.sensitivity)} \
+per coordinate){count_noise_text(record)} |
+| Sensitivity of a sum | {clip_norms(proven_sensitivity(record.microbatch_size))}, for emptying one example |
 | Gradient scale | divided by the expected batch size, not by the actual one |
 
 ## Randomness
@@ -122,7 +140,14 @@ per coordinate){_count_noise(record)} |
 
 
 def non_private_statement(trial: Trial) -> str:
-    """Returns the statement of a non-private baseline as Markdown."""
+    """Returns the statement of a trial without privacy as Markdown: a baseline, or one that only clips."""
+    if trial.mechanism == "clipped_only":
+        return f"""\
+# Privacy statement
+
+**This model has no privacy guarantee.** It was trained to measure what clipping costs ({trial.label()}): gradients are
+clipped and no noise is added, which proves no ε at all. Do not release it.
+"""
     return f"""\
 # Privacy statement
 
@@ -178,6 +203,8 @@ def summary(audit: AuditResult) -> str:
         return "no guarantee (non-private baseline)"
     line = f"ε = {audit['epsilon']:.4f} at δ = {audit['target_delta']:.3g}"
     line += " for labels only" if audit["target_delta"] == 0 else ""
+    extra = audit.get("recalibration_epsilon")
+    line += "" if extra is None else f", and {extra:.4f} for validation examples by recalibration"
     line += "" if audit["rdp_epsilon"] is None else f" (RDP: {audit['rdp_epsilon']:.4f})"
     attack = audit["attack"]
     return line if attack is None else f"{line}; an attack with canaries shows at least {attack['epsilon_lower']:.3f}"
@@ -190,27 +217,6 @@ def _guarantee(trial: Trial, bound: EpsilonBound, audit: AuditResult) -> str:
     if trial.randomness == "seeded":
         return f"**none**, because the noise is not secret; the same training with `randomness: secret` has {stated}"
     return stated
-
-
-def _relation(record: MechanismRecord) -> str:
-    name = record.neighboring_relation.name.lower()
-    return f"{name} (zeroing out): one example is replaced by an empty one that contributes nothing; N is public"
-
-
-def _sampler(record: MechanismRecord) -> str:
-    sampler = record.stated_sampler
-    size = f"batches of {record.expected_batch_size:,} of N = {record.examples:,}"
-    if record.sampler == "shuffle":
-        return (
-            f"shuffled epochs, {size}. **No amplification by sampling is claimed**: it is common to account for such "
-            "batches as Poisson samples, but not valid"
-        )
-    truncation = (
-        f"the probability that a batch ever exceeds its {record.max_batch_size:,} slots, at most "
-        f"{record.truncation_delta():.2g}, is subtracted from δ"
-    )
-    kind = "Poisson" if record.sampler == "poisson" else "balls in bins (each example is in one batch per epoch)"
-    return f"{kind}, probability {sampler.sampling_probability:.6g} (expected {size}); {truncation}"
 
 
 def _looseness(bound: EpsilonBound) -> str:
@@ -229,42 +235,14 @@ def _number(epsilon: float) -> str:
     return f"{epsilon:.4f}" if epsilon < float("inf") else "none"
 
 
-def _clipped(record: MechanismRecord) -> str:
-    what = "per-example gradients"
-    if record.microbatch_size > 1:
-        what = f"mean gradients of groups of {record.microbatch_size} (each example draws its group independently)"
-    return f"{what} {clip_factor(record.clipping).statement}"
-
-
-def _initial(started_from: str | None) -> str:
-    if started_from is None:
-        return ""
-    return (
-        f"| Initial parameters | **the released ones of another model**, `{started_from}`. That costs the examples of "
-        "this training nothing more. For an example that both trainings saw, the guarantees of the two models compose: "
-        "the ε above is what this training adds |\n"
-    )
-
-
-def _clip_norm(record: MechanismRecord) -> str:
-    if not clip_factor(record.clipping).adaptive:
-        return f"{record.l2_clip_norm:g}"
-    return f"{record.l2_clip_norm:g} at first, then adapted by a noisy count of the gradients that exceed it"
-
-
-def _count_noise(record: MechanismRecord) -> str:
-    if record.count_noise_multiplier is None:
-        return ""
-    return f"; {record.count_noise_multiplier:.6g} for the count, which has sensitivity 1; ε covers both"
-
-
-def _clip_norms(number: float) -> str:
-    return "C" if number == 1 else f"{number:g}C"
-
-
 def _randomness(trial: Trial) -> str:
     if trial.randomness == "secret":
         drawn = "Noise and batches were drawn from the operating system's entropy"
+        if trial.bands > 1:
+            return (
+                f"{drawn}. Until the run ended, its checkpoint held the parts of the examples and the noise of the "
+                f"last {trial.bands - 1} steps; then it was deleted."
+            )
         if trial.sampler == "poisson":
             return f"{drawn} and not stored."
         return f"{drawn}. The noise was not stored; the checkpoint held the order of the examples until the run ended."

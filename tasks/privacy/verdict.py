@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from dp_core.accounting.banded_noise import column_norm
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.chances import binomial_chance
 from dp_core.audit.key_checks import KeyEvidence
@@ -26,7 +27,9 @@ from dp_core.audit.step_log import StepLog
 from dp_core.labels.record import LabelRecord, response_defects
 from tasks.privacy.audit_result import AttackResult, AuditResult
 from tasks.privacy.cached_accounting import epsilon_lower_of, epsilon_of
+from tasks.privacy.label_rate_audit import label_rate_findings
 from tasks.privacy.label_statement import label_statement
+from tasks.privacy.recalibrated import recalibration_findings, recalibration_row
 from tasks.privacy.statement import diverged_statement, non_private_statement, private_statement
 from tasks.runtime.errors import UserError
 from tasks.training.finished import Evidence, TrialRecord
@@ -74,10 +77,14 @@ def _judge_dp_sgd(
     claimed = bound if claim is None else epsilon_of(claim, trial.target_delta)
     findings = _budget_findings(trial, ran, claimed.epsilon)
     findings += _record_findings(trial, ran, record, evidence)
+    findings += _correlation_findings(ran, evidence)
     findings += _batch_findings(ran, record, evidence)
     findings += _step_findings(ran, record, evidence)
     findings += _vocabulary_findings(ran, record)
+    findings += label_rate_findings(trial, ran, evidence)
     findings += _start_findings(trial, evidence, start)
+    recalibration, recalibration_defects = recalibration_findings(trial, record, evidence)
+    findings += recalibration_defects
     attack, attack_findings = _attack(trial, ran, evidence)
     findings += attack_findings
     lower = epsilon_lower_of(ran, trial.target_delta)
@@ -103,8 +110,13 @@ def _judge_dp_sgd(
             "attack": attack,
         }
     )
-    started_from = None if trial.start_from is None else start.name if start else "unknown"
-    return result, private_statement(trial, ran, bound, result, record["vocabulary"], name, started_from=started_from)
+    if recalibration is not None:
+        result["recalibration_epsilon"] = recalibration
+    recalibrated = recalibration_row(record, recalibration, trial.target_delta)
+    statement = private_statement(
+        trial, ran, bound, result, record["vocabulary"], name, start=start, recalibrated=recalibrated
+    )
+    return result, statement
 
 
 def _judge_labels(trial: Trial, ran: LabelRecord, evidence: Evidence, name: str) -> tuple[AuditResult, str]:
@@ -170,6 +182,7 @@ def _record_findings(trial: Trial, ran: MechanismRecord, record: TrialRecord, ev
         "expected_batch_size": trial.batch_size,
         "clipping": trial.clipping,
         "microbatch_size": trial.microbatch_size,
+        "bands": trial.bands,
         "l2_clip_norm": float(np.float32(trial.l2_clip_norm or 0.0)),
     }
     for source, stated in (("the program that ran", evidence["program"]), ("the trial", asked)):
@@ -181,6 +194,26 @@ def _record_findings(trial: Trial, ran: MechanismRecord, record: TrialRecord, ev
     if (record["vocabulary"]["kind"] == "private") != (ran.vocabulary is not None):
         findings.append(
             f"the vocabulary is of kind {record['vocabulary']['kind']}, which the mechanism's record denies"
+        )
+    return findings
+
+
+def _correlation_findings(ran: MechanismRecord, evidence: Evidence) -> list[str]:
+    """Checks that what one example adds is in disjoint blocks of rows, each of a norm of at most 1.
+
+    The probe compares the program's noise with these coefficients, and the tests of the batches the parts with theirs.
+    """
+    coefficients = tuple(evidence.get("noise_coefficients", [1.0]))
+    findings = []
+    if len(coefficients) > ran.bands:
+        findings.append(
+            f"noise is correlated over {len(coefficients):,} steps, but an example may take part every {ran.bands:,}: "
+            "its contributions overlap, and the sensitivity is more than is accounted for"
+        )
+    if column_norm(coefficients) > 1:
+        findings.append(
+            f"a column of the noise's matrix has norm {column_norm(coefficients):.6g}: one example adds more than the "
+            "sensitivity that is accounted for, which is that of norm 1"
         )
     return findings
 
@@ -241,7 +274,9 @@ def _step_findings(ran: MechanismRecord, record: TrialRecord, evidence: Evidence
     if not diverged and evidence["device_steps"] != steps:
         findings.append(f"{steps:,} steps are recorded, but the model has taken {evidence['device_steps']:,}")
     if not evidence["releases_the_last_state"]:
-        findings.append("the released parameters are not those of the last step")
+        averaging = record["trial"].get("averaging", "none")
+        released = "those of the last step" if averaging == "none" else f"the {averaging} average of the iterates"
+        findings.append(f"the released parameters are not {released}")
     findings += _interruption_findings(evidence)
     findings += KeyEvidence(**evidence["keys"]).defects() if evidence["keys"] else ["the noise key was not measured"]
     if evidence["probe"] is None or not evidence["replays"]:

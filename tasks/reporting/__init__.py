@@ -8,5 +8,5 @@ links into MLflow, and how it all looks (``page`` and its ``templates``, ``plots
 Doors: ``files`` writes a report, ``index`` the list of all reports, ``data_card`` the page of a prepared dataset,
 ``terminal`` prints a report, ``tracked`` is what it logs to MLflow, ``tables`` and ``notes`` have the tables and
 caveats below one, ``targets`` the links into MLflow. Exhibits use ``document``, ``results``, ``plots``, ``series`` and
-``wording``. Pages of other rooms use ``page``, ``svg`` and ``terms`` besides.
+``wording``, and draw with ``axes`` and ``svg``. Pages of other rooms use ``page``, ``svg`` and ``terms`` besides.
 """

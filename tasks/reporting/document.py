@@ -69,6 +69,17 @@ class Finding(NamedTuple):
     evidence: str
 
 
+class Caveat(NamedTuple):
+    """Something that may explain a number other than what it is claimed to show, and what follows from it.
+
+    ``serious`` is whether the claim does not hold while this does.
+    """
+
+    claim: str
+    consequence: str
+    serious: bool
+
+
 class Document(NamedTuple):
     """The report of one pipeline run.
 
@@ -86,6 +97,9 @@ class Document(NamedTuple):
         provenance: Versions, fingerprints and the machine, by name.
         mlflow_link: The target of the run in MLflow.
         compare_link: The target of the comparison of all trials in MLflow; may be empty.
+        verdict: Whether the numbers are the price of privacy, in a sentence; empty if they are not claimed to be.
+        caveats: What else could explain the numbers. The verdict holds if none is serious.
+        more_figures: Figures that come after the findings.
     """
 
     pipeline: str
@@ -107,6 +121,13 @@ class Document(NamedTuple):
     mlflow_link: str
     compare_link: str = ""
     only_for_tests: bool = False
+    verdict: str = ""
+    caveats: Sequence[Caveat] = ()
+    more_figures: Sequence[Figure] = ()
+
+    @property
+    def holds(self) -> bool:
+        return not any(caveat.serious for caveat in self.caveats)
 
     @property
     def warning(self) -> str:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import resvg_py
 
@@ -32,6 +32,14 @@ class Claim(TypedDict):
     evidence: str
 
 
+class SummaryCaveat(TypedDict):
+    """A caveat in a summary."""
+
+    claim: str
+    consequence: str
+    serious: bool
+
+
 class SummaryTable(TypedDict):
     """The text of a table; each cell is a pair of its text and whether it is strong."""
 
@@ -41,7 +49,10 @@ class SummaryTable(TypedDict):
 
 
 class ReportSummary(TypedDict):
-    """``summary.json``: what the index and the terminal show of a report."""
+    """``summary.json``: what the index and the terminal show of a report.
+
+    Summaries of earlier versions have no ``verdict`` and no ``caveats``.
+    """
 
     pipeline: str
     profile: str
@@ -54,6 +65,8 @@ class ReportSummary(TypedDict):
     claims: list[Claim]
     table: SummaryTable | None
     only_for_tests: bool
+    verdict: NotRequired[str]
+    caveats: NotRequired[list[SummaryCaveat]]
 
 
 def write_report(folder: Path, document: Document) -> list[Path]:
@@ -67,13 +80,14 @@ def write_report(folder: Path, document: Document) -> list[Path]:
         ValueError: a table's or figure's name is not a file name, or two of them share one. Nothing is written then.
     """
     tables = [*document.tables, *document.details]
-    for named in (tables, document.figures):
+    figures = [*document.figures, *document.more_figures]
+    for named in (tables, figures):
         _check_names([item.name for item in named])
     texts = {PAGE: report_page(document), MARKDOWN: as_markdown(document)}
     texts |= {file: document.cards[name] for name, file in card_files(document).items()}
     texts |= {STATEMENTS: statements_page(document)} if document.statements else {}
     texts |= {f"{table.name}.csv": as_csv(table) for table in tables}
-    drawings = {figure.name: standalone(figure.svg) for figure in document.figures}
+    drawings = {figure.name: standalone(figure.svg) for figure in figures}
     texts |= {f"{name}.svg": svg for name, svg in drawings.items()}
     for name, text in texts.items():
         # A str may hold half a surrogate pair, which UTF-8 cannot encode.
@@ -104,6 +118,10 @@ def summary(document: Document) -> ReportSummary:
         ],
         "table": _summary_table(document.tables[0]) if document.tables else None,
         "only_for_tests": document.only_for_tests,
+        "verdict": document.verdict,
+        "caveats": [
+            {"claim": one.claim, "consequence": one.consequence, "serious": one.serious} for one in document.caveats
+        ],
     }
 
 

@@ -6,7 +6,7 @@ import re
 
 from rich.cells import cell_len
 
-from tasks.reporting.document import SIGNS, Cell, Document, Table, flat, numeric_columns
+from tasks.reporting.document import SIGNS, Caveat, Cell, Document, Table, flat, numeric_columns
 from tasks.reporting.targets import IN_MLFLOW
 from tasks.reporting.typesetting import Run, runs
 
@@ -24,7 +24,9 @@ def as_markdown(document: Document) -> str:
         f"**{document.warning}**" if document.warning else "",
         _paragraph(" · ".join(fact for fact in facts if fact)),
         f"**{_plain(document.headline)}**" if document.headline.strip() else "",
+        f"**{_plain(document.verdict)}**" if document.verdict else "",
         *map(_table_section, document.tables),
+        _section("What else could explain the numbers", "\n".join(_caveat(caveat) for caveat in document.caveats)),
         _section("Findings", "\n".join(findings)),
         _section("Notes", "\n\n".join(map(_paragraph, document.notes))),
         _section("Command", _fenced(document.command)),
@@ -33,6 +35,10 @@ def as_markdown(document: Document) -> str:
         f"MLflow: {_plain(document.mlflow_link.removeprefix(IN_MLFLOW))}" if document.mlflow_link else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _caveat(caveat: Caveat) -> str:
+    return f"- {'**†** ' if caveat.serious else ''}{_plain(caveat.claim)}: {_plain(caveat.consequence)}"
 
 
 def _plain(text: str) -> str:

@@ -61,12 +61,14 @@ def _card_file(dataset: str, number: int) -> str:
 def _texts(document: Document) -> Iterator[str]:
     """Yields the texts that a reader sees without unfolding anything."""
     yield from (document.title, document.headline, *document.notes)
-    for figure in document.figures:
+    for figure in (*document.figures, *document.more_figures):
         yield from (figure.title, figure.caption, figure.svg)
     for table in document.tables:
         yield from _table_texts(table)
     for finding in document.findings:
         yield from (finding.claim, finding.evidence)
+    for caveat in document.caveats:
+        yield from (caveat.claim, caveat.consequence)
 
 
 def _table_texts(table: Table) -> Iterator[str]:

@@ -130,7 +130,8 @@ def line_chart(
         raise ValueError("a line chart needs a point with finite values, positive on log axes")
 
     x_range = extent([*(point.x for point in points), *(mark.x for mark in marks)], log=log_x)
-    ends = [*(end for point in points for end in _ends(point)), *(level.y for level in levels)]
+    # On a log axis an error bar may end below zero; the point itself must still be inside.
+    ends = [*(y for point in points for y in (*_ends(point), point.y or 0.0)), *(level.y for level in levels)]
     y_range = heights(ends, log=log_y, from_zero=from_zero)
     x_ticks = _tick_texts(x_range, log=log_x) if x_ticks is None else x_ticks
     y_ticks = _tick_texts(y_range, log=log_y)
@@ -220,12 +221,17 @@ def _drawable(point: Point, *, log_x: bool, log_y: bool) -> Point:
     y = point.y
     if y is None or not math.isfinite(y) or (log_y and y <= 0) or (log_x and point.x <= 0):
         return point._replace(y=None)
+    if log_y and point.ends is not None and point.ends[0] <= 0:
+        # A bar that reaches zero has no end on a log axis: it is drawn upwards only.
+        point = point._replace(ends=(y, point.ends[1]))
     return point if math.isfinite(point.error or 0.0) else point._replace(error=None)
 
 
 def _ends(point: Point) -> tuple[float, float]:
     """Returns the ends of a point's error bar."""
     assert point.y is not None
+    if point.ends is not None:
+        return point.ends
     return point.y - (point.error or 0.0), point.y + (point.error or 0.0)
 
 
@@ -280,7 +286,7 @@ def _drawn(points: Sequence[Point], style: Style, shift: float, scale_x: _Scale,
             continue
         x, y = scale_x(point.x) + shift, scale_y(point.y)
         pieces[-1].append(f"{x:.1f},{y:.1f}")
-        if point.error:
+        if point.error or point.ends:
             low, high = map(scale_y, _ends(point))
             parts.append(line_element(x, low, x, high, style.color))
             parts += [line_element(x - _CAP, end, x + _CAP, end, style.color) for end in (low, high)]

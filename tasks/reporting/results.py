@@ -7,13 +7,13 @@ difference between two methods with the same seed is due to the methods.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from tasks.config.dataset import TASKS, TaskName
-from tasks.config.pipeline import LabelGrid, MechanismName, PrivateGrid
-from tasks.reporting.wording import MECHANISM_TITLES, phrase
+from tasks.config.pipeline import LabelGrid, MechanismName, PrivateGrid, RecipeName
+from tasks.reporting.wording import MECHANISM_TITLES, RECIPE_TITLES, phrase
 from tasks.runtime.errors import UserError
 from tasks.training.trial import Trial
 
@@ -22,18 +22,26 @@ CONFIDENCE = 0.95
 
 
 class Outcome(NamedTuple):
-    """A finished trial and its losses. A loss is None if the trial diverged."""
+    """A finished trial and its losses. A loss is None if the trial diverged.
+
+    ``recipes`` are those of DP-SGD that the trial belongs to, if the grid compares two.
+    """
 
     trial: Trial
     validation_loss: float | None
     test_loss: float | None
+    recipes: tuple[RecipeName, ...] = ()
 
 
 class Arm(NamedTuple):
-    """A method that is compared with others: a mechanism and the values of the pipeline's columns."""
+    """A method that is compared with others: a mechanism, the values of the pipeline's columns, and the recipe.
+
+    ``recipe`` is None unless the grid compares two recipes of DP-SGD.
+    """
 
     mechanism: MechanismName
     values: tuple[tuple[str, Any], ...] = ()
+    recipe: RecipeName | None = None
 
     @property
     def label(self) -> str:
@@ -48,6 +56,8 @@ class Arm(NamedTuple):
         if "learning_rate" in settings and "optimizer" not in settings:
             rate = phrase("learning_rate", settings["learning_rate"])
             words[words.index(rate)] = f"learning rate {rate}"
+        if self.recipe is not None:
+            words.insert(0, RECIPE_TITLES[self.recipe])
         # A response implies LabelDP; every other setting of LabelDP is one of DP-SGD too.
         if not words or (self.mechanism == "label_dp" and "response" not in settings):
             words.insert(0, MECHANISM_TITLES[self.mechanism])
@@ -57,8 +67,8 @@ class Arm(NamedTuple):
         return dict(self.values)[name]
 
 
-def arm_of(trial: Trial, columns: Sequence[str]) -> Arm:
-    """Returns the arm of a trial: its mechanism and those columns that are settings of the mechanism.
+def arm_of(trial: Trial, columns: Sequence[str], recipe: RecipeName | None = None) -> Arm:
+    """Returns the arm of a trial: its mechanism, those columns that are settings of the mechanism, and its recipe.
 
     The baseline is one arm, whatever its settings.
     """
@@ -66,7 +76,7 @@ def arm_of(trial: Trial, columns: Sequence[str]) -> Arm:
         return Arm("non_private")
     settings = (LabelGrid if trial.mechanism == "label_dp" else PrivateGrid).model_fields
     values = ((name, getattr(trial, name)) for name in columns if name in settings)
-    return Arm(trial.mechanism, tuple((name, value) for name, value in values if value is not None))
+    return Arm(trial.mechanism, tuple((name, value) for name, value in values if value is not None), recipe)
 
 
 class Result(NamedTuple):
@@ -160,12 +170,26 @@ def paired(deltas: Sequence[float]) -> Difference:
     return Difference(mean, len(deltas), p_value)
 
 
+# What makes a cell: a task, an arm and a budget.
+CellKey = tuple[TaskName, Arm, float | None]
+
+
+def by_cell(outcomes: Iterable[Outcome], columns: Sequence[str] = ()) -> dict[CellKey, list[Outcome]]:
+    """Returns the outcomes by their cells, in the order of the plan."""
+    cells: dict[CellKey, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        for recipe in outcome.recipes or (None,):
+            cells[outcome.trial.task, arm_of(outcome.trial, columns, recipe), outcome.trial.epsilon].append(outcome)
+    return dict(cells)
+
+
 def choose(
     outcomes: Iterable[Outcome],
     columns: Sequence[str] = (),
     *,
     each_alone: bool = False,
     may_diverge: bool = False,
+    among: Collection[Trial] = (),
 ) -> list[Result]:
     """Chooses, for each task, arm and budget, the settings with the lowest validation loss averaged over seeds.
 
@@ -174,6 +198,8 @@ def choose(
         columns: The settings that set methods apart; validation chooses the others.
         each_alone: Chooses one private training instead of settings, and averages nothing (``search: random``).
         may_diverge: Whether a private method may diverge at all of its settings. The result then has no losses.
+        among: Trials of the first seed whose settings may be chosen, which a search in rounds has ended with. Other
+            settings count as tried only. Default: all.
 
     Returns:
         The results by task, then by arm in the order of the plan, then by increasing ε with the baseline first.
@@ -181,12 +207,13 @@ def choose(
     Raises:
         UserError: All settings of a method diverged, and that is not a result.
     """
-    cells: dict[tuple[TaskName, Arm, float | None], dict[Trial, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
-    for outcome in outcomes:
-        trial = outcome.trial
-        alone = each_alone and trial.epsilon is not None
-        settings = trial if alone else trial.model_copy(update={"seed": 0})
-        cells[trial.task, arm_of(trial, columns), trial.epsilon][settings].append(outcome)
+    cells: dict[CellKey, dict[Trial, list[Outcome]]] = {}
+    for key, found in by_cell(outcomes, columns).items():
+        cells[key] = defaultdict(list)
+        for outcome in found:
+            alone = each_alone and outcome.trial.epsilon is not None
+            settings = outcome.trial if alone else outcome.trial.model_copy(update={"seed": 0})
+            cells[key][settings].append(outcome)
     order = {task: number for number, task in enumerate(TASKS)}
     arms = {arm: number for number, arm in enumerate(dict.fromkeys(arm for _, arm, _ in cells))}
     keys = sorted(cells, key=lambda key: (order[key[0]], arms[key[1]], key[2] or 0.0))
@@ -195,11 +222,20 @@ def choose(
             task=task,
             arm=arm,
             epsilon=epsilon,
-            chosen=tuple(_best(cells[task, arm, epsilon], may_diverge=may_diverge and epsilon is not None)),
+            chosen=tuple(
+                _best(_among(cells[task, arm, epsilon], among), may_diverge=may_diverge and epsilon is not None)
+            ),
             tried=tuple(outcome.trial for found in cells[task, arm, epsilon].values() for outcome in found),
         )
         for task, arm, epsilon in keys
     ]
+
+
+def _among(
+    candidates: Mapping[Trial, Sequence[Outcome]], allowed: Collection[Trial]
+) -> Mapping[Trial, Sequence[Outcome]]:
+    found = {settings: outcomes for settings, outcomes in candidates.items() if settings in allowed}
+    return found or candidates
 
 
 def _best(candidates: Mapping[Trial, Sequence[Outcome]], *, may_diverge: bool) -> Sequence[Outcome]:

@@ -38,12 +38,14 @@ class Point(NamedTuple):
     """A point of a series.
 
     ``y`` is None where the line breaks. ``error`` is half the length of the error bar. ``note`` is the tooltip.
+    ``ends`` are those of an error bar that is not symmetric, in place of ``error``.
     """
 
     x: float
     y: float | None
     error: float | None = None
     note: str = ""
+    ends: tuple[float, float] | None = None
 
 
 class Series(NamedTuple):
@@ -113,7 +115,7 @@ def legend_of(names: Sequence[str], styles: Sequence[Style], left: float) -> tup
 
 def barred(series: Sequence[Series]) -> list[int]:
     """Returns which series have error bars."""
-    return [number for number, line in enumerate(series) if any(point.error for point in line.points)]
+    return [number for number, line in enumerate(series) if any(point.error or point.ends for point in line.points)]
 
 
 def distance_apart(series: Sequence[Series]) -> float:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from dp_core.models.spec import MLPSpec
 from tasks.config.dataset import TASK_TITLES, TASKS, TaskName
-from tasks.config.pipeline import Grids, LabelGrid, PrivateGrid
+from tasks.config.pipeline import Grids, LabelGrid, PrivateGrid, RecipeName
 from tasks.reporting.document import Cell, Table
 from tasks.reporting.exhibits.common import score, score_name, score_text
 from tasks.reporting.results import Result
-from tasks.reporting.wording import MECHANISM_TITLES, phrase, setting_title, value_text
+from tasks.reporting.wording import MECHANISM_TITLES, RECIPE_TITLES, phrase, setting_title, value_text
 from tasks.training.finished import FinishedTrial
 from tasks.training.trial import Trial
 
@@ -20,10 +20,13 @@ from tasks.training.trial import Trial
 _DEFAULTS: Mapping[str, Any] = {
     "model": MLPSpec().label,
     "response": None,
+    "initial_bias_epsilon": None,
     **{
         name: grid.model_fields[name].default[0]
         for grid, names in (
-            (PrivateGrid, ("momentum", "sampler", "clipping", "clip_quantile", "sensitivity", "accountant")),
+            (PrivateGrid, ("averaging", "averaging_share", "warmup", "weight_decay", "initial_bias")),
+            (PrivateGrid, ("momentum", "sampler", "clipping", "clip_quantile", "sensitivity", "accountant", "bands")),
+            (PrivateGrid, ("recalibration", "recalibration_epsilon")),
             (LabelGrid, ("largest_count", "debias")),
         )
         for name in names
@@ -31,9 +34,11 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 # Settings of a trial in the order of the tables; those of the mechanism first.
 _SETTINGS = (
-    *("l2_clip_norm", "microbatch_size", "clipping", "clip_quantile", "sensitivity", "accountant", "sampler"),
+    *("l2_clip_norm", "microbatch_size", "clipping", "clip_quantile", "sensitivity", "accountant", "sampler", "bands"),
     *("response", "debias", "largest_count"),
     *("optimizer", "learning_rate", "momentum", "batch_size", "epochs", "model"),
+    *("averaging", "averaging_share", "warmup", "weight_decay", "initial_bias", "initial_bias_epsilon"),
+    *("recalibration", "recalibration_epsilon"),
 )
 # What the tables of settings also list.
 _AROUND = ("epsilon", *_SETTINGS, "seed", "target_delta", "dataset", "evaluations", "canaries", "randomness")
@@ -46,12 +51,14 @@ class ListedTrial(NamedTuple):
         chosen: Whether validation chose its settings, so that a table or figure shows it.
         mlflow: The target of its run in MLflow.
         statement: The target of its privacy statement.
+        recipes: The recipes of DP-SGD that it belongs to, if the grid compares two.
     """
 
     finished: FinishedTrial
     chosen: bool
     mlflow: str
     statement: str
+    recipes: Sequence[RecipeName] = ()
 
 
 def settings_table(results: Sequence[Result], epsilons: Mapping[str, float | None]) -> Table:
@@ -92,7 +99,7 @@ def trials_table(trials: Sequence[ListedTrial]) -> Table:
         rows.append(
             [
                 Cell(TASK_TITLES[trial.task], note=f"{trial.label()}; trial {trial.key}"),
-                Cell(MECHANISM_TITLES[trial.mechanism]),
+                Cell(_method(one)),
                 _budget(trial),
                 *(_setting_cell(name, getattr(trial, name)) for name in varied),
                 Cell(f"{trial.seed}", trial.seed),
@@ -123,6 +130,11 @@ def trials_table(trials: Sequence[ListedTrial]) -> Table:
     return Table("trials", title, columns, rows, caption, [_trial_record(one) for one in trials])
 
 
+def _method(one: ListedTrial) -> str:
+    recipes = " and ".join(RECIPE_TITLES[recipe] for recipe in one.recipes)
+    return MECHANISM_TITLES[one.finished.trial.mechanism] + (f", {recipes}" if recipes else "")
+
+
 def _trial_record(one: ListedTrial) -> dict[str, Any]:
     """Returns a trial's numbers for the CSV file, by the names of ``pipelines.yaml``."""
     trial, record, audit = one.finished.trial, one.finished.record, one.finished.audit
@@ -131,6 +143,7 @@ def _trial_record(one: ListedTrial) -> dict[str, Any]:
         "name": trial.label(),
         "task": trial.task,
         "mechanism": trial.mechanism,
+        "recipes": " ".join(one.recipes),
         "epsilon_budget": trial.epsilon_label,
         **{name: getattr(trial, name) for name in _SETTINGS if name != "model"},
         "model": value_text("model", trial.model),
@@ -230,7 +243,7 @@ def _settings(result: Result) -> str:
     """Returns the chosen settings: the main ones, and others that are not the default or that were chosen among."""
     trial = result.trial
     parts = [
-        f"{trial.optimizer} {trial.learning_rate:g}",
+        f"{trial.optimizer} {_rate(trial)}",
         f"batch {trial.batch_size:,}",
         phrase("epochs", trial.epochs),
     ]
@@ -250,6 +263,17 @@ def _settings(result: Result) -> str:
         elif varies or value != default:
             parts.append(_chosen(name, value))
     return ", ".join(parts)
+
+
+def _rate(trial: Trial) -> str:
+    """Returns the rate, and what the grid counts it in if it is relative."""
+    if trial.learning_rate_per == "clip_norm" and trial.l2_clip_norm is not None:
+        return f"{trial.learning_rate:.4g} (= {trial.learning_rate * trial.l2_clip_norm:.4g} / C)"
+    return (
+        f"{trial.learning_rate:.4g} (by the guess)"
+        if trial.learning_rate_per == "guess"
+        else f"{trial.learning_rate:g}"
+    )
 
 
 def _chosen(name: str, value: Any) -> str:

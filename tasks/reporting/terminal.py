@@ -1,4 +1,4 @@
-"""A report in the terminal and in a log: its first table, its findings and its headline."""
+"""A report in the terminal and in a log: its first table, its verdict, its findings and its headline."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from tasks.reporting.document import SIGNS, Cell, Table, flat, numeric_columns
 from tasks.reporting.files import SUMMARY, ReportSummary
 from tasks.reporting.typesetting import typeset
 from tasks.runtime.home import read_json
+from tasks.runtime.progress import counted
 
 # The width of a table in a log, where there is no terminal.
 _LOG_WIDTH = 120
+# The page has all of them.
+_MOST_CAVEATS = 12
 
 
 def print_report(folder: Path) -> None:
@@ -44,6 +47,7 @@ def _show(folder: Path, console: Console) -> None:
     if found["table"] is not None:
         rows = [[Cell(text, strong=strong) for text, strong in row] for row in found["table"]["rows"]]
         _show_tables([Table("table", found["table"]["title"], found["table"]["columns"], rows)], console)
+    lines += _judgement(found)
     for claim in found["claims"]:
         lines.append(f"{SIGNS[claim['verdict']]} {claim['claim']}: {claim['evidence']}")
     lines.append(found["headline"])
@@ -52,6 +56,18 @@ def _show(folder: Path, console: Console) -> None:
     for line in lines:
         # Printed as it is: whoever searches or copies a sentence finds it on one line.
         console.out(typeset(flat(line)), highlight=False)
+
+
+def _judgement(found: ReportSummary) -> list[str]:
+    """Returns the verdict on whether the numbers are the price of privacy, and the caveats, serious ones first."""
+    caveats, verdict = found.get("caveats", []), found.get("verdict", "")
+    serious = any(caveat["serious"] for caveat in caveats)
+    lines = [f"{SIGNS['not shown' if serious else 'shown']} {verdict}"] if verdict else []
+    for caveat in caveats[:_MOST_CAVEATS]:
+        sign = "†" if caveat["serious"] else "·"
+        lines.append(f"{sign} {caveat['claim']} → {caveat['consequence']}")
+    left = len(caveats) - _MOST_CAVEATS
+    return [*lines, f"and {counted(left, 'more caveat')} on the page"] if left > 0 else lines
 
 
 def _show_tables(tables: Sequence[Table], console: Console) -> None:

@@ -33,6 +33,12 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "area under the ROC curve: the probability that the model ranks a positive example above a negative one. 0.5 "
         "is chance, 1 is perfect",
     ),
+    "NE": (
+        _WORD.format("NE"),
+        "normalised entropy: the log loss over that of predicting the split's mean label for every row; 1 is no better "
+        "than that, 0 is perfect. For pConvs, the Poisson deviance over that of the mean",
+    ),
+    "LLH": (_WORD.format("LLH"), "1 − NE: the share of that constant's loss which the model saves"),
     "Poisson log loss": (
         "Poisson log loss|Poisson loss",
         "exp(f) − y·f for the model's output f and the count y; lower is better, and it can be below zero",

@@ -9,10 +9,13 @@ from urllib.parse import quote
 from tasks.config.pipeline import Pipeline
 from tasks.privacy.choice_cost import ChoiceCost
 from tasks.reporting.document import Document, Figure
+from tasks.reporting.exhibits.common import Sweep
+from tasks.reporting.exhibits.recipes import compared_recipes
 from tasks.reporting.exhibits.relative_loss import relative_percent
 from tasks.reporting.files import PAGE
 from tasks.reporting.markdown import table_text
-from tasks.reporting.results import Result
+from tasks.reporting.price.doubts import Judgement
+from tasks.reporting.results import Arm, Result
 from tasks.runtime.mlflow_views import SweepMetric, compare_path, run_path
 from tasks.training.finished import FinishedTrial
 from tasks.training.items import AuditedTrial, ParentRun
@@ -28,7 +31,7 @@ def sweep_metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[
             if not result.diverged:
                 metrics.append(SweepMetric(f"baseline_loss/{result.task}", None, result.loss))
             continue
-        cell = f"{result.task}/{metric_part(result.arm.label)}" if several else result.task
+        cell = f"{result.task}/{_method(result.arm)}" if several else result.task
         if not result.diverged:
             metrics.append(SweepMetric(f"test_loss/{cell}", result.epsilon, result.loss))
             relative, _ = relative_percent(result, baselines[result.task])
@@ -39,6 +42,17 @@ def sweep_metrics(pipeline: Pipeline, results: Sequence[Result], costs: Mapping[
         elif cost is not None and cost.only_seeded:
             # Seeded trials have no guarantee. This is what they would have cost, each with a secret draw of its own.
             metrics.append(SweepMetric(f"epsilon_with_choice_if_secret/{cell}", result.epsilon, cost.priced))
+    return [*metrics, *_recipe_metrics(Sweep(pipeline, results, {}))]
+
+
+def _recipe_metrics(sweep: Sweep) -> list[SweepMetric]:
+    """Returns how our recipe compares with the paper's: the ratio and the difference of their relative losses."""
+    metrics = []
+    for one in compared_recipes(sweep):
+        if one.ratio is not None:
+            metrics.append(SweepMetric(f"ratio_to_paper_recipe/{one.task}", one.epsilon, one.ratio.mean))
+        name = f"difference_to_paper_recipe_percent/{one.task}"
+        metrics.append(SweepMetric(name, one.epsilon, one.difference.mean))
     return metrics
 
 
@@ -59,6 +73,20 @@ def relative_losses(
     return relative
 
 
+def judgement_metrics(judgement: Judgement) -> list[SweepMetric]:
+    """Returns the number of doubts, and of each kind, for the parent run: runs can be filtered and compared by them."""
+    serious = sum(doubt.serious for doubt in judgement.doubts)
+    metrics = [SweepMetric("serious_doubts", None, float(serious))]
+    return [*metrics, *(SweepMetric(f"doubts/{kind}", None, float(n)) for kind, n in judgement.counts().items())]
+
+
+def judgement_tags(judgement: Judgement) -> dict[str, str]:
+    """Returns the verdict as tags of the parent run; none if the page claims no price of privacy."""
+    if not judgement.claims_price:
+        return {}
+    return {"price_of_privacy": "yes" if judgement.holds else "not yet", "verdict": judgement.verdict}
+
+
 def description(document: Document, parent: ParentRun, trial_runs: Iterable[str]) -> str:
     """Returns the description of a pipeline run for MLflow, in Markdown: the result as a table and a picture."""
     run, trial_runs = parent["mlflow_run"], list(trial_runs)
@@ -67,13 +95,25 @@ def description(document: Document, parent: ParentRun, trial_runs: Iterable[str]
         compare = compare_path(parent["experiment"], trial_runs)
         links.insert(0, f"[Compare the {len(trial_runs)} trials](#/{compare})")
     pictures = [_picture(figure, run) for figure in document.figures]
-    parts = [f"**{document.headline}**", " · ".join(links), *map(table_text, document.tables[:1]), *pictures[:1]]
+    headline = [f"**{document.headline}**", document.verdict]
+    caveats = "\n".join(f"- {one.claim}: {one.consequence}" for one in document.caveats if one.serious)
+    parts = [*headline, " · ".join(links), *map(table_text, document.tables[:1]), *pictures[:1], caveats]
     return "\n\n".join(part for part in parts if part)
 
 
 def _picture(figure: Figure, run: str) -> str:
     """Returns a figure from a run's artifacts: the SVG, which has the size that it is read at."""
     return f"![{figure.title}](get-artifact?path={quote(figure.name)}.svg&run_uuid={run})"
+
+
+def _method(arm: Arm) -> str:
+    """Returns a method's name in a metric; a recipe has the name of ``pipelines.yaml``.
+
+    >>> _method(Arm("dp_sgd", recipe="paper_recipe")), _method(Arm("dp_sgd", recipe="ours"))
+    ('paper_recipe', 'ours')
+    """
+    rest = metric_part(arm._replace(recipe=None).label) if arm.values else ""
+    return "_".join(filter(None, [arm.recipe, rest])) or metric_part(arm.label)
 
 
 def metric_part(label: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dp_core.models.spec import ModelSpec
-from tasks.config.pipeline import MechanismName
+from tasks.config.pipeline import MechanismName, RecipeName
 from tasks.reporting.axes import number_text
 from tasks.runtime.progress import counted
 from tasks.training.trial import RESPONSES
@@ -14,7 +14,9 @@ MECHANISM_TITLES: dict[MechanismName, str] = {
     "non_private": "non-private",
     "dp_sgd": "DP-SGD",
     "label_dp": "LabelDP",
+    "clipped_only": "clipped, no noise",
 }
+RECIPE_TITLES: dict[RecipeName, str] = {"ours": "ours", "paper_recipe": "paper's recipe"}
 _SETTING_TITLES = {
     "epsilon": "ε budget",
     "target_delta": "δ",
@@ -22,6 +24,8 @@ _SETTING_TITLES = {
     "l2_clip_norm": "clip norm C",
     "microbatch_size": "microbatch size m",
     "debias": "debiasing",
+    "warmup": "warm-up",
+    "recalibration_epsilon": "recalibration ε",
 }
 # A setting's title in a sentence, where it is not the header with an article.
 _NOUNS = {"debias": "debiasing", "epochs": "the number of epochs"}
@@ -35,6 +39,14 @@ _PHRASES = {
     "momentum": "momentum {}",
     "sensitivity": "sensitivity {}",
     "largest_count": "largest count {}",
+    "averaging": "{} averaging",
+    "averaging_share": "averaging share {}",
+    "warmup": "warm-up {}",
+    "weight_decay": "weight decay {}",
+    "bands": "bands {}",
+    "recalibration": "recalibration {}",
+    "recalibration_epsilon": "recalibration ε {}",
+    "learning_rate_per": "rate per {}",
 }
 
 
@@ -74,7 +86,7 @@ def value_text(name: str, value: Any) -> str:
         return "PLD" if value == "tightest" else str(value)
     if name == "response":
         return RESPONSES[value]
-    if name == "sampler":
+    if name in ("sampler", "learning_rate_per"):
         return str(value).replace("_", " ")
     if isinstance(value, ModelSpec):
         # Two models may differ in their layers alone.

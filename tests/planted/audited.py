@@ -9,6 +9,7 @@ from dp_core.epochs import steps_for_epochs
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
 from tasks.privacy.cached_accounting import noise_multiplier_for
+from tasks.privacy.label_rate_budget import label_rate_noise
 from tasks.privacy.verdict import judge
 from tasks.runtime.home import read_json
 from tasks.training.loop import run_trial
@@ -29,6 +30,8 @@ def private_trial(prepared: Prepared, *, batch_size: int = 100, epochs: float = 
         batch_size=batch_size,
         steps=steps_for_epochs(examples=places, batch_size=batch_size, epochs=epochs, sampler=sampler),
         sampler=sampler,
+        label_rate_noise_multiplier=label_rate_noise(changes.get("initial_bias_epsilon"), 1 / places),
+        bands=changes.get("bands", 1),
     )
     values = {"noise_multiplier": noise_multiplier, "target_delta": 1 / places, "l2_clip_norm": 0.25, **changes}
     return make_trial(prepared, epsilon=EPSILON, batch_size=batch_size, epochs=epochs, **values)

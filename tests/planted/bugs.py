@@ -88,8 +88,8 @@ BUGS: dict[str, Bug] = {
     ),
     "the last piece is summed twice": Bug(
         f"{STEP}:sum_gradients",
-        "return jax.lax.fori_loop(0, pieces, add_piece, nothing)",
-        "return add_piece(pieces - 1, jax.lax.fori_loop(0, pieces, add_piece, nothing))",
+        "else jax.lax.fori_loop(0, pieces, add_piece, nothing)",
+        "else add_piece(pieces - 1, jax.lax.fori_loop(0, pieces, add_piece, nothing))",
         MORE_ROWS,
         {},
         40,
@@ -118,8 +118,8 @@ BUGS: dict[str, Bug] = {
     ),
     "norms in half precision": Bug(
         ONE_PASS,
-        "jnp.sqrt(squared_norms(signals)), 1.0",
-        "jnp.sqrt(squared_norms(signals)).astype(jnp.bfloat16).astype(jnp.float32), 1.0",
+        "jnp.sqrt(squared_norms(signals, scales)), 1.0",
+        "jnp.sqrt(squared_norms(signals, scales)).astype(jnp.bfloat16).astype(jnp.float32), 1.0",
         "not the oracle's",
     ),
     # Clip factors.
@@ -146,7 +146,7 @@ BUGS: dict[str, Bug] = {
         ONE_PASS, FACTORS, FACTORS.replace("norms,", "jnp.repeat(norms[::2], 2),"), "not the oracle's"
     ),
     "the norm in place of its square root": Bug(
-        ONE_PASS, "jnp.sqrt(squared_norms(signals)), 1.0", "squared_norms(signals), 1.0", CLIPPING
+        ONE_PASS, "jnp.sqrt(squared_norms(signals, scales)), 1.0", "squared_norms(signals, scales), 1.0", CLIPPING
     ),
     # The sum and its scale.
     "divided by the realised batch size": Bug(
@@ -163,7 +163,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a rate that does not decay": Bug(
         f"{STEP}:noisy_update",
-        "cosine_decay(hyper.learning_rate, state.step, hyper.total_steps)",
+        "cosine_decay(hyper.learning_rate, state.step, hyper.total_steps, hyper.warmup)",
         "hyper.learning_rate",
         "not the oracle's",
     ),
@@ -171,8 +171,9 @@ BUGS: dict[str, Bug] = {
     "no noise": Bug(f"{UPDATES}:dense_update", APPLY, "pass", NOISE),
     "no noise for Adam": Bug(
         f"{UPDATES}:make_update_rule",
-        "return dense_update(",
-        "return (dense_update if method.optimizer == 'sgd' else lambda made: without_noise(dense_update(made)))(",
+        "if method.private and method.bands > 1:",
+        "rule = rule if method.optimizer == 'sgd' else without_noise(rule)\n"
+        "    if method.private and method.bands > 1:",
         NOISE,
         ADAM,
     ),
@@ -272,8 +273,8 @@ BUGS: dict[str, Bug] = {
     ),
     "the optimiser gets signs": Bug(
         f"{UPDATES}:dense_update",
-        "direction, state = optimizer.update(mean_gradient, state, params)",
-        "direction, state = optimizer.update(jax.tree.map(jax.numpy.sign, mean_gradient), state, params)",
+        "optimizer.update(mean_gradient, state",
+        "optimizer.update(jax.tree.map(jax.numpy.sign, mean_gradient), state",
         "not the oracle's",
     ),
     # The loop.
@@ -291,8 +292,9 @@ BUGS: dict[str, Bug] = {
     ),
     "a larger clip norm in the loop": Bug(
         f"{SETUP}:set_up",
-        "state = trainer.init(params, hyperparameters)",
-        "state = trainer.init(params, hyperparameters._replace(l2_clip_norm=10 * hyperparameters.l2_clip_norm))",
+        "state = trainer.init(params, hyperparameters)\n    checkpoint",
+        "state = trainer.init(params, hyperparameters._replace(l2_clip_norm=10 * hyperparameters.l2_clip_norm))\n"
+        "    checkpoint",
         "not the initial one",
     ),
     # The record.

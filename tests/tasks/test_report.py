@@ -50,7 +50,18 @@ def clips(here: Path) -> Ran:
 
 FILES = {
     *("page.html", "report.md", "summary.json", "figure.svg", "figure.png"),
-    *("table.csv", "paper.csv", "settings.csv", "choice.csv", "trials.csv", "varied.csv", "fixed.csv"),
+    *("reliability_pcvr.svg", "reliability_pcvr.png"),
+    *(
+        "table.csv",
+        "paper.csv",
+        "settings.csv",
+        "metrics.csv",
+        "segments.csv",
+        "choice.csv",
+        "trials.csv",
+        "varied.csv",
+        "fixed.csv",
+    ),
     *("statements.html", "data_card_tiny_clicks.html"),
 }
 
@@ -77,7 +88,8 @@ def test_every_file_of_a_report(here: Path, clips: Ran) -> None:
     summary = json.loads((clips.report / "summary.json").read_text())
     assert (summary["pipeline"], summary["shows"]) == ("clips", "the paper's Table 2")
     assert summary["headline"] in (clips.report / "report.md").read_text()
-    assert sum(summary["findings"].values()) == 2
+    # Two of the exhibit, one on the calibration of each clip norm, and one on segments.
+    assert sum(summary["findings"].values()) == 5
     index = (here / "home" / "reports" / "index.html").read_text()
     assert f"clips/{clips.folder.name}/page.html" in index
 
@@ -296,7 +308,8 @@ def test_a_report_parses_each_record_once(here: Path, clips: Ran, monkeypatch: p
     report(str(clips.folder))
     names = Counter(path.name for path in parsed)
     trials = len(clips.plan["items"])
-    assert names == {"record.json": trials, "evidence.json": trials, "audit.json": trials}
+    # Segments are of the baseline and of the best private model at two budgets, with two seeds each.
+    assert names == {"record.json": trials, "evidence.json": trials, "audit.json": trials, "segments.json": 6}
 
 
 def test_a_method_that_diverges_is_a_result(here: Path, clips: Ran) -> None:

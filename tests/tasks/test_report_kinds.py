@@ -59,7 +59,7 @@ def test_responses_on_labels_are_paid_for_once(here: Path, clips: Ran) -> None:
         private = choice["DP-SGD", epsilon]
         assert float(private["ε with the choice, if secret"]) > float(private["ε of the run"])
     assert "pCVR, randomised response · debiased:" in (labels.report / "report.md").read_text()
-    assert {path.name for path in labels.report.glob("*.svg")} == {"figure_pcvr.svg"}
+    assert {path.name for path in labels.report.glob("*.svg")} == {"figure_pcvr.svg", "reliability_pcvr.svg"}
 
 
 def test_a_random_search_is_reported_with_its_own_price(here: Path, clips: Ran) -> None:

@@ -7,5 +7,6 @@ Belongs here: what to show and which claims to test. Does not belong here: how r
 figures are drawn (``plots``), how a report is written (``page``, ``files``).
 
 Doors: ``registry`` registers and lists exhibits; ``common`` has the types that they take and return, and the parts that
-they share; ``relative_loss`` has the relative loss, which is logged to MLflow too.
+they share; ``relative_loss`` has the relative loss and ``recipes`` the comparison of two recipes, which are logged to
+MLflow too; ``metrics``, ``reliability`` and ``segments`` are what every page of trained models has beside its exhibit.
 """

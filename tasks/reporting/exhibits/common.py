@@ -13,7 +13,8 @@ from tasks.config.pipeline import Pipeline
 from tasks.reporting.document import Cell, Figure, Finding, Table, Verdict
 from tasks.reporting.exhibits.paper import beside, paper_series
 from tasks.reporting.plots import Level, line_chart
-from tasks.reporting.results import Arm, Result, difference, paired
+from tasks.reporting.price.doubts import Doubt
+from tasks.reporting.results import Arm, Outcome, Result, difference, paired
 from tasks.reporting.series import Point, Series
 
 _NOISE_MARK = "≈"
@@ -30,11 +31,15 @@ class Sweep(NamedTuple):
 
     Attributes:
         ceilings: The best scores that planted models allow, by task; only for synthetic logs.
+        doubts: What else could explain the results, by which tables mark them.
+        beside: Trials that are not part of any choice, trained to take the chosen ones apart (``tasks.rounds``).
     """
 
     pipeline: Pipeline
     results: Sequence[Result]
     ceilings: Mapping[TaskName, Mapping[str, float]]
+    doubts: Sequence[Doubt] = ()
+    beside: Sequence[Outcome] = ()
 
     @property
     def tasks(self) -> list[TaskName]:
@@ -53,6 +58,10 @@ class Sweep(NamedTuple):
 
     def get(self, task: TaskName, arm: Arm, epsilon: float) -> Result | None:
         return next((r for r in self.results if (r.task, r.arm, r.epsilon) == (task, arm, epsilon)), None)
+
+    def doubts_about(self, result: Result) -> list[Doubt]:
+        """Returns the serious doubts about one cell."""
+        return [d for d in self.doubts if d.serious and d.about(result.task, result.arm, result.epsilon)]
 
     def at(self, task: TaskName, epsilon: float) -> list[Result]:
         return [r for r in self.results if (r.task, r.epsilon) == (task, epsilon)]

@@ -87,7 +87,7 @@ def _row(fixed: str, epsilon: str, point: Mapping[str, Any]) -> list[Cell]:
         Cell(f"{size:,}", size),
         Cell(f"{steps:,}", steps),
         Cell(f"{sigma:.4f}", sigma),
-        Cell(f"{deviation:.3g}", deviation),
+        Cell(f"{deviation:#.3g}", deviation),
     ]
 
 

@@ -30,6 +30,8 @@ class ExhibitSpec:
         columns: The ``columns`` that a pipeline must give, in this order, or ``"any"``.
         several_tasks: Whether the exhibit can show more than one task.
         several_mechanisms: Whether the exhibit can show DP-SGD and LabelDP side by side.
+        claims_price: Whether the exhibit's numbers are claimed to be the price of privacy (``tasks.reporting.price``).
+        two_recipes: Whether the exhibit can show two recipes of DP-SGD side by side (``paper_recipe``).
     """
 
     name: str
@@ -38,6 +40,8 @@ class ExhibitSpec:
     columns: tuple[str, ...] | Literal["any"] = ()
     several_tasks: bool = False
     several_mechanisms: bool = False
+    two_recipes: bool = False
+    claims_price: bool = False
 
     def __post_init__(self) -> None:
         # A pipeline's columns are a tuple, and a list never equals one.

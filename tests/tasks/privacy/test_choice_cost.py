@@ -13,7 +13,7 @@ from dp_core.accounting.mechanism import compose
 from dp_core.accounting.tuning import repeat_and_select_epsilon
 from dp_core.labels.randomized_response import RandomizedResponse
 from dp_core.labels.record import LabelRecord
-from tasks.privacy.choice_cost import ChoiceCost, choice_cost, choice_table
+from tasks.privacy.choice_cost import ChoiceCost, InRounds, choice_cost, choice_table
 from tasks.reporting.files import as_csv
 from tasks.reporting.results import Arm, Outcome, Result, choose
 from tasks.runtime.errors import UserError
@@ -218,3 +218,49 @@ def test_the_table_says_that_a_cell_with_a_diverged_training_has_no_guarantee(ow
         table = choice_table(results, costs, audited)
         assert [row[-1].text for row in table.rows] == ["2.000", "none"]
         assert "“none”: a training of the cell has no guarantee (diverged)" in table.caption
+
+
+class TestRounds:
+    """Searches whose later trainings depend on outcomes."""
+
+    def test_the_number_of_trainings_is_the_largest_that_there_might_have_been(self) -> None:
+        """All have one mechanism, and how many there were depends on outcomes: a bound must not."""
+        trials = [store(secret(private(learning_rate=rate)), RAN) for rate in (0.1, 0.3, 0.9)]
+        search = InRounds("extend", frozenset(trials[:2]), most=7)
+        cost = choice_cost(cell_of(*trials), in_rounds=search)
+        assert (cost.trials, cost.counted, cost.repeat_and_select) == (3, 7, None)
+        assert cost.holds == pytest.approx(compose([RAN] * 7).epsilon_bound(DELTA).epsilon, rel=1e-6)
+        table = choice_table([cell_of(*trials)], {0: cost}, {trials[0].key: 0.5})
+        assert "the largest number that there might have been (7)" in table.caption
+
+    def test_outcomes_that_decide_how_private_trainings_are_leave_no_guarantee(self) -> None:
+        """The batch size was extended: composition of what ran is no bound."""
+        larger = dataclasses.replace(RAN, expected_batch_size=200, max_batch_size=400, steps=24)
+        trials = [store(secret(private()), RAN), store(secret(private(batch_size=200)), larger)]
+        cost = choice_cost(cell_of(*trials), in_rounds=InRounds("extend", frozenset(trials[:1]), most=9))
+        assert (cost.holds, cost.without) == (None, {"by outcomes"})
+        table = choice_table([cell_of(*trials)], {0: cost}, {trials[0].key: 0.5})
+        assert table.rows[0][-1].text == "none"
+        assert "Give one batch size and one number of epochs" in table.caption
+
+    def test_partial_trainings_count_with_the_steps_that_they_had(self) -> None:
+        """Nine of a ninth, three of a third and a whole one: about the cost of three whole trainings, not thirteen."""
+        rungs = [dataclasses.replace(RAN, steps=steps) for steps in (16, 48, 144)]
+        trials, ran = [], []
+        for record_, number in zip(rungs, (9, 3, 1), strict=True):
+            for rate in range(number):
+                trials.append(store(secret(private(learning_rate=0.1 + rate, epochs=float(record_.steps))), record_))
+                ran.append(record_)
+        cost = choice_cost(cell_of(*trials), in_rounds=InRounds("halving", frozenset(trials[:9]), most=13))
+        assert (cost.trials, cost.counted, cost.without) == (13, 13, frozenset())
+        assert cost.composed == pytest.approx(compose(ran).epsilon_bound(DELTA).epsilon, rel=1e-6)
+        assert cost.composed == pytest.approx(compose([rungs[2]] * 3).epsilon_bound(DELTA).epsilon, rel=0.05)
+        assert cost.composed < 0.6 * compose([rungs[2]] * 13).epsilon_bound(DELTA).epsilon
+        table = choice_table([cell_of(*trials)], {0: cost}, {trials[0].key: 0.5})
+        assert "short ones with the steps that they had" in table.caption
+
+    def test_settings_of_unlike_privacy_leave_halving_without_a_guarantee(self) -> None:
+        other = dataclasses.replace(RAN, steps=96)
+        trials = [store(secret(private()), RAN), store(secret(private(epochs=4.0)), other)]
+        cost = choice_cost(cell_of(*trials), in_rounds=InRounds("halving", frozenset(trials), most=2))
+        assert cost.without == {"by outcomes"}

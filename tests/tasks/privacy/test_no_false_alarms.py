@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dp_core.models.spec import DCNv2Spec, DLRMSpec, MLPSpec
-from dp_core.training.optimizers import OPTIMIZERS
+from dp_core.training.optimizers import OPTIMIZERS, SCALES
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared
 from tasks.privacy.verdict import judge
@@ -54,6 +54,9 @@ def cases() -> list[Case]:
     for number, (optimizer, model, clipping, state) in enumerate(product):
         # Two thirds of them: each triple of the four settings is there.
         if (number + number // 4 + number // 16) % 3 == 0:
+            continue
+        if optimizer in SCALES and clipping == "groups":
+            # Refused: gradients are scaled one by one.
             continue
         sampler, task = SAMPLERS[number % 3], ("pcvr", "pconvs")[number % 2]
         changes = {**CLIPPINGS[clipping], **STATES[state], "optimizer": optimizer, "model": MODELS[model]}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.reporting.document import Cell, Table
+from tasks.reporting.document import Caveat, Cell, Table
 from tasks.reporting.files import as_csv, as_png, write_report
 from tasks.reporting.markdown import as_markdown
 from tasks.reporting.page import card_files
@@ -51,7 +51,9 @@ def test_every_file_is_written_and_can_be_read(tmp_path: Path, text: str) -> Non
 def test_the_summary_holds_what_the_index_and_the_terminal_show(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    caveats = [Caveat("The best rate is the largest tried", "not yet", True), Caveat("A remark", "uncertain", False)]
     document = make_document("words", headline="It works.", finished="2026-01-02 03:04 UTC")
+    document = document._replace(verdict="Not the price.", caveats=caveats)
     write_report(tmp_path, document)
     summary = json.loads((tmp_path / "summary.json").read_text())
     claims, table = summary.pop("claims"), summary.pop("table")
@@ -62,6 +64,12 @@ def test_the_summary_holds_what_the_index_and_the_terminal_show(
     assert "It works." in printed
     for finding in document.findings:
         assert finding.evidence in printed
+    assert summary.pop("caveats") == [caveat._asdict() for caveat in caveats]
+    assert summary.pop("verdict") == "Not the price."
+    assert "✗ Not the price.\n† The best rate is the largest tried → not yet\n· A remark → uncertain\n" in printed
+    page, text = ((tmp_path / name).read_text() for name in ("page.html", "report.md"))
+    for written in (page, text):
+        assert written.index("Not the price.") < written.index("The best rate is the largest tried")
     assert summary == {
         **dict.fromkeys(("pipeline", "profile", "run", "title", "shows"), "words"),
         "headline": "It works.",

@@ -283,3 +283,12 @@ def test_bars() -> None:
 
 def place(path: ET.Element) -> list[str]:
     return re.findall(r"[\d.]+", str(path.get("transform")))
+
+
+def test_a_point_whose_error_bar_ends_below_zero_is_inside_a_log_axis() -> None:
+    points = [Point(1, 50.0, 1.0), Point(10, 0.5, 6.0)]
+    svg = line_chart([Series("a", points)], title="t", x_label="x", y_label="y", log_x=True, log_y=True)
+    height = int(ET.fromstring(svg).attrib["viewBox"].split()[3])
+    places = [float(y) for y in re.findall(r'translate\([\d.]+ ([\d.]+)\)" d=', svg)]
+    assert len(places) == 2
+    assert max(places) < height - 44

@@ -11,7 +11,7 @@ from tests.support.yaml_files import SMALL, edit, loader, mistakes
 
 NAMES = {
     *("relative_loss", "clip_norm", "large_batch", "throughput", "optimizers"),
-    *("noise_and_batch", "microbatch", "accountants", "label_dp", "comparison"),
+    *("noise_and_batch", "microbatch", "accountants", "label_dp", "comparison", "decomposition"),
 }
 
 
