@@ -10,11 +10,12 @@ RUNS ?= 3
 NIGHTLY ?= conversions
 N ?= 5
 
-# `exec` makes the program a child of make itself, which it watches: make does not pass on a SIGINT.
+# A value as one word of the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
 # The fields of the trigger form, as `make run NAME=value`.
-CHOICES = $(if $(PROFILE),--profile '$(PROFILE)') $(if $(DATASET),--dataset '$(DATASET)') \
-	$(if $(RAW),--raw '$(RAW)') $(if $(TASKS),--tasks '$(TASKS)') \
-	$(if $(EPSILONS),--epsilons '$(EPSILONS)') $(if $(SEEDS),--seeds '$(SEEDS)')
+CHOICES = $(if $(PROFILE),--profile $(call quoted,$(PROFILE))) $(if $(DATASET),--dataset $(call quoted,$(DATASET))) \
+	$(if $(RAW),--raw $(call quoted,$(RAW))) $(if $(TASKS),--tasks $(call quoted,$(TASKS))) \
+	$(if $(EPSILONS),--epsilons $(call quoted,$(EPSILONS))) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
 .DEFAULT_GOAL := help
 .PHONY: help run nights test test-browser test-servers test-nights effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
@@ -28,11 +29,12 @@ help: ## list the targets
 	@echo '  make nights takes N=5 NIGHTLY=conversions'
 	@echo '  make up takes REPORTS_PORT= AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
 
+# `exec` makes the program a child of make itself, which it watches: make does not pass on a SIGINT.
 run: $(VENV)/installed ## run a pipeline through Airflow, print its table and write its page
-	@exec $(BIN)/python -m tasks run --pipeline '$(PIPELINE)' $(CHOICES)
+	@exec $(BIN)/python -m tasks run --pipeline $(call quoted,$(PIPELINE)) $(CHOICES)
 
 nights: $(VENV)/installed ## play N nights of synthetic days: retrain, judge, promote, charge (about 5 minutes)
-	@exec $(BIN)/python -m tasks nights '$(NIGHTLY)' --play '$(N)'
+	@exec $(BIN)/python -m tasks nights $(call quoted,$(NIGHTLY)) --play $(call quoted,$(N))
 
 # The tests start many processes, which read our compiled modules instead of compiling them again.
 test: lint ## lint, type-check and test
@@ -69,7 +71,7 @@ format: $(VENV)/installed ## format the code and apply lint fixes
 	@$(BIN)/ruff check --fix .
 
 up: $(VENV)/installed ## serve the reports, the Airflow UI and MLflow; Ctrl-C stops them
-	@exec $(BIN)/python -m tasks up --reports-port '$(REPORTS_PORT)' --airflow-port '$(AIRFLOW_PORT)' --mlflow-port '$(MLFLOW_PORT)'
+	@exec $(BIN)/python -m tasks up --reports-port $(call quoted,$(REPORTS_PORT)) --airflow-port $(call quoted,$(AIRFLOW_PORT)) --mlflow-port $(call quoted,$(MLFLOW_PORT))
 
 validate: $(VENV)/installed ## check pipelines.yaml
 	@$(BIN)/python -m tasks validate

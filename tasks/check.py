@@ -53,7 +53,7 @@ def _batch_sizes(config: Config, selection: Selection, task: TaskName) -> list[i
     if task not in grids.tasks:
         return []
     grid = grids.tasks[task]
-    mechanisms = (grid.non_private, grid.dp_sgd, grid.label_dp)
+    mechanisms = (grid.non_private, grid.dp_sgd, grid.paper_recipe, grid.label_dp)
     return [size for settings in mechanisms if settings is not None for size in settings.batch_size]
 
 

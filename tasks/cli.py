@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tasks",
         description="Train ad-prediction models with differential privacy, and measure what privacy costs.",
         epilog="`run` does all steps of a pipeline through Airflow. To do them one by one: prepare, plan, train, "
-        "audit, report. A pipeline that trains nothing: prepare, plan, measure, report.",
+        "audit, report. A search in rounds: next-round and train again, until nothing is "
+        "left. A pipeline that trains nothing: prepare, plan, measure, report.",
     )
     verbs = parser.add_subparsers(required=True, metavar="verb")
     _add_pipeline_verbs(verbs)
@@ -123,6 +124,10 @@ def _add_step_verbs(verbs: Any) -> None:
         "--process", type=int, default=0, metavar="I", help="index of this process, from 0; process 0 writes the files"
     )
     several.add_argument("--coordinator", metavar="HOST:PORT", help="address on which process 0 listens for the others")
+    verb = add_verb(
+        verbs, "next-round", cli_verbs.next_round, "add to a trained plan what its search trains next, if anything"
+    )
+    _planned_run_arguments(verb)
     verb = add_verb(verbs, "audit", cli_verbs.audit, "recompute ε of a plan's trained trials from their records")
     _planned_run_arguments(verb)
     _number_argument(verb)
@@ -207,6 +212,13 @@ def _mechanism_arguments(verb: argparse.ArgumentParser) -> None:
         help="how batches are drawn: poisson (the default), each example joins each batch independently; "
         "balls_in_bins, each example joins one batch of every epoch, drawn independently; shuffle, each epoch is "
         "shuffled and cut into batches of one size",
+    )
+    verb.add_argument(
+        "--bands",
+        type=positive(int),
+        default=1,
+        metavar="b",
+        help="number of steps that noise is correlated over, with poisson (default: 1, independent noise)",
     )
 
 

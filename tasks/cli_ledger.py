@@ -36,7 +36,10 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--rows-a-day", type=positive(int), metavar="N", help="default: that of a synthetic dataset")
     verb.add_argument("--first", type=_day, metavar="DAY", help="newest day of the first night (default: the next one)")
     verb = add_verb(
-        inner, "verify", verify, "check every row, the anchor and, if given, a head that was kept elsewhere"
+        inner,
+        "verify",
+        verify,
+        "check every row, the anchor, the heads that nights kept and, if given, one that was kept elsewhere",
     )
     verb.add_argument("--head", metavar="ROWS:HASH", help="a head that was logged, for example to MLflow")
     verb = add_verb(inner, "resolve", resolve, "end a reservation that a crash left standing")
@@ -121,7 +124,7 @@ def spent(options: Namespace) -> Answer:
     result = {}
     for name, entry in chosen.items():
         total = entry.total
-        found = ledger.spent(entry.dataset, total, since=options.since)
+        found = ledger.spent(config.budget_name(entry.dataset), total, since=options.since)
         result[name] = {
             "dataset": entry.dataset,
             "total": total.model_dump(),
@@ -165,11 +168,12 @@ def simulate(options: Namespace) -> Answer:
     rows_a_day = options.rows_a_day or (synthetic.rows if synthetic else None)
     if rows_a_day is None:
         raise UserError(f"{entry.dataset} is not synthetic: give the number of rows of a day with --rows-a-day")
-    first = parsed_day(options.first) if options.first else forecast.next_newest(entries, dataset, entry)
+    budget = config.budget_name(entry.dataset)
+    first = parsed_day(options.first) if options.first else forecast.next_newest(entries, dataset, entry, budget)
     planned = forecast.planned_night(entry, dataset, rows_a_day * entry.window_days)
-    releases = forecast.releases_of(entry, planned)
+    releases = forecast.releases_of(entry, planned, budget)
     assert isinstance(first, datetime.date)
-    found = forecast.simulate(entries, releases, entry.dataset, entry.total, first, options.nights)
+    found = forecast.simulate(entries, releases, budget, entry.total, first, options.nights)
     sentence = forecast.forecast(found, entry.total)
     if not options.json:
         rows = [
@@ -200,14 +204,16 @@ def simulate(options: Namespace) -> Answer:
 def verify(options: Namespace) -> Answer:
     from tasks.ledger.book import Ledger
     from tasks.ledger.chain import Head
+    from tasks.nights.kept_heads import kept_heads
 
-    ledger = Ledger.open()
-    found = ledger.verify(Head.parse(options.head) if options.head else None)
+    ledger, known = Ledger.open(), kept_heads()
+    found = ledger.verify(Head.parse(options.head) if options.head else None, known=known)
     if found.problems:
         problems = "\n".join(f"- {problem}" for problem in found.problems)
         raise UserError(f"the ledger {ledger.name} is not as it was written:\n{problems}")
     anchored = counted(found.anchored.rows, "row")
     text = f"{ledger.name}: {counted(found.head.rows, 'row')}, all as they were written; the anchor has seen {anchored}"
+    text += f", and {counted(len(known), 'night')} of this home agree" if known else ""
     lines = [text, f"head {found.head}", *found.remarks]
     result = {"valid": True, "rows": found.head.rows, "head": str(found.head), "anchored_rows": found.anchored.rows}
     return Answer({**result, "remarks": list(found.remarks)}, "\n".join(lines))

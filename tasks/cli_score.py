@@ -42,6 +42,7 @@ def register(options: Namespace) -> Answer:
     from tasks.config.loading import load_config
 
     config = load_config()
+    from tasks.nights.budgets import charged_budget, raw_files
     from tasks.serving.guard import require_guarantee
     from tasks.serving.packaging import find_prepared, find_run, log_model
     from tasks.serving.registry import register, set_champion
@@ -54,18 +55,25 @@ def register(options: Namespace) -> Answer:
         )
     finished = FinishedTrial.open(options.trial)
     trial = finished.trial
-    if any(trial.dataset == entry.dataset for entry in config.nightly.values()):
-        raise UserError(
-            f"{trial.dataset} has a budget in the ledger, to which a model that is registered by hand would not be "
-            "charged. Its models are registered by the nights of an entry of `nightly`"
-        )
+    _check_not_charged(trial.dataset, charged_budget(config, trial.dataset))
     require_guarantee(finished)
-    uri = log_model(finished, find_prepared(trial), config.dataset(trial.dataset), mlflow_run=find_run(trial))
+    prepared = find_prepared(trial)
+    _check_not_charged(trial.dataset, charged_budget(config, trial.dataset, raw_files(prepared)))
+    uri = log_model(finished, prepared, config.dataset(trial.dataset), mlflow_run=find_run(trial))
     version = register(uri, options.name, {"task": trial.task, "epsilon": f"{finished.audit['epsilon']:g}"})
     if options.champion:
         set_champion(options.name, version)
     text = f"{options.name}/{version}{', the champion' if options.champion else ''}: {uri}"
     return Answer({"name": options.name, "version": version, "model": uri, "champion": options.champion}, text)
+
+
+def _check_not_charged(dataset: str, budget: str | None) -> None:
+    if budget is not None:
+        whose = "" if budget == dataset else f" that of {budget},"
+        raise UserError(
+            f"{dataset} has a budget in the ledger,{whose} to which a model that is registered by hand would not be "
+            "charged. Its models are registered by the nights of an entry of `nightly`"
+        )
 
 
 def score(options: Namespace) -> Answer:

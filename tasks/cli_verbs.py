@@ -75,7 +75,7 @@ def generate(options: Namespace) -> Answer:
     if synthetic is None:
         raise UserError(f"dataset {options.dataset!r} is not synthetic, so there is nothing to generate")
     rows = options.rows or config.profile(options.profile).synthetic_rows
-    path = generate(synthetic.kind, rows, synthetic.seed)
+    path = generate(synthetic.kind, rows, synthetic.seed, synthetic.tails)
     return Answer({"path": str(path), "ceiling": read_ceiling(path)}, str(path))
 
 
@@ -123,6 +123,17 @@ def train(options: Namespace) -> Answer:
     groups = in_groups(_planned_items(options))
     trained = [one for group in groups for one in train(group) or ()]
     return Answer(trained, f"{counted(len(trained), 'trial')} trained")
+
+
+def next_round(options: Namespace) -> Answer:
+    from tasks.next_round import next_round
+
+    run = str(_planned_run(options))
+    groups = next_round(run)
+    if groups is None:
+        return Answer({"run": run, "groups": []}, "nothing is left to train")
+    left = sum(len(group["items"]) for group in groups)
+    return Answer({"run": run, "groups": groups}, f"{counted(left, 'trial')} to train in {run}")
 
 
 def audit(options: Namespace) -> Answer:
@@ -224,6 +235,7 @@ def _training(options: Namespace) -> Training:
         steps=options.steps,
         epochs=options.epochs,
         delta=options.delta,
+        bands=options.bands,
     )
 
 
@@ -241,4 +253,6 @@ def _batches_line(found: AccountingAnswer) -> str:
         "balls_in_bins": f"balls in bins at {probability} per batch",
         "shuffle": "shuffled batches, no amplification by sampling",
     }
+    if found["bands"] > 1:
+        kinds["poisson"] += f" per batch, noise correlated over {found['bands']} steps"
     return f"{found['steps']:,} steps, {kinds[found['sampler']]}, neighbours: {found['neighboring_relation']}"

@@ -21,7 +21,7 @@ def raw_log(config: Config, name: str, profile: str, raw: str | None = None) -> 
     dataset = config.dataset(name)
     if dataset.synthetic is not None:
         rows = config.profile(profile).synthetic_rows
-        return [generate(dataset.synthetic.kind, rows, dataset.synthetic.seed)]
+        return [generate(dataset.synthetic.kind, rows, dataset.synthetic.seed, dataset.synthetic.tails)]
     return [raw] if raw else dataset.raw or ()
 
 

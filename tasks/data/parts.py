@@ -40,6 +40,7 @@ NOT_IN_KEY = {
     "description",
     "raw",
     "day_marker",
+    "shares_budget_with",
     "synthetic",
     "in_time_order",
     "tolerated_bad_rows",
@@ -47,6 +48,7 @@ NOT_IN_KEY = {
     "vocabulary_buckets",
     "vocabulary_epsilon",
     "keep_vocabulary",
+    "segment_column",
 }
 # About how much of a file a task holds in memory.
 BLOCK_BYTES = 32 << 20

@@ -3,7 +3,8 @@
 There are two kinds. ``display`` has the layout of Criteo's Kaggle challenge and a click label;
 ``clicks`` has a timestamp and the number of conversions after each click. In both, the log-odds (of
 a click) or the log intensity (of conversions) is an intercept plus effects of tokens, integers,
-missing values and pairs of columns. Some effects drift over time.
+missing values and pairs of columns. Some effects drift over time. ``tails: heavy`` makes another log
+of the same layout, with more rare tokens and large integers, and columns that have no effect.
 
 Nothing is stored per token. Its text, effects and drift are a hash of the seed, the column and the
 token's frequency rank; ranks are drawn by inverting the distribution function of a truncated power
@@ -32,7 +33,8 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from tasks.config.dataset import SPLIT_FRACTIONS
-from tasks.logs.synthetic_schemas import LOG_NAMES, SCHEMAS, Kind
+from tasks.logs.synthetic_ceiling import Ceiling, probability
+from tasks.logs.synthetic_schemas import LOG_NAMES, Kind, Schema, Tails, schema_of
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.runtime.progress import Ticker, say
@@ -52,13 +54,11 @@ DAY_MICROSECONDS = 86_400_000_000
 
 _PILOT_ROWS = 32_768
 _PILOT_STREAM = 2**40  # no chunk has this index
-_AUC_BINS = 200_000
 _HEX_PAIRS = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _HOURS = pa.array([f"{hour:02d}" for hour in range(24)])
 
 
 # Relative weights of the planted model; `spread` sets the overall scale.
-_ZIPF_EXPONENT = 1.25
 _HALVING_RANK = 6.0  # a token of this rank has half the effect of the most frequent one
 _LARGE_VOCABULARY, _LARGE_WEIGHT = 50_000, 0.4
 _INTEGER_WEIGHT, _CURVATURE, _ABSENCE_WEIGHT = 1.5, 0.4, 0.5
@@ -91,6 +91,7 @@ class Planted:
     seed: int
     scale: float
     intercept: float
+    tails: Tails = "usual"
 
     def chunks(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(-(-self.rows // ROWS_PER_CHUNK)))
@@ -100,8 +101,9 @@ class Planted:
         rng = np.random.default_rng([self.seed, index])
         start = index * ROWS_PER_CHUNK
         t = np.arange(start, min(start + ROWS_PER_CHUNK, self.rows)) / self.rows
-        features = draw_features(self.kind, self.seed, _times(t, 1 / self.rows, rng), rng)
-        score = self.intercept + self.scale * planted_score(self.kind, self.seed, features, t)
+        schema = schema_of(self.kind, self.tails)
+        features = draw_features(schema, self.seed, _times(t, 1 / self.rows, rng), rng)
+        score = self.intercept + self.scale * planted_score(schema, self.seed, features, t)
         if self.kind == "display":
             label = (rng.random(len(t)) < probability(self.kind, score)).astype(np.int64)
         else:
@@ -109,7 +111,7 @@ class Planted:
         return Chunk(as_table(self.kind, self.seed, features, label), score, label)
 
 
-def generate(kind: Kind, rows: int, seed: int) -> Path:
+def generate(kind: Kind, rows: int, seed: int, tails: Tails = "usual") -> Path:
     """Returns the path of a log, generating it unless it exists. Equal arguments give equal bytes.
 
     Rows are in the order of time. The file and its ``ceiling.json`` appear whole or not at all.
@@ -118,11 +120,13 @@ def generate(kind: Kind, rows: int, seed: int) -> Path:
         raise UserError(f"a synthetic log needs at least {MIN_ROWS:,} rows, not {rows}")
     if seed < 0:
         raise UserError(f"the seed of a synthetic log must be 0 or more, not {seed}")
-    key = short_hash({"kind": kind, "rows": rows, "seed": seed, "version": GENERATOR_VERSION})
+    described = {"kind": kind, "rows": rows, "seed": seed, "version": GENERATOR_VERSION}
+    # Logs with usual tails keep the keys that they had before there were others.
+    key = short_hash(described if tails == "usual" else {**described, "tails": tails})
     final = home() / "raw" / f"synthetic_{kind}" / key
     if not final.is_dir():
         with whole_directory(final) as folder:
-            _write(folder, kind, rows, seed)
+            _write(folder, kind, rows, seed, tails)
     return final / LOG_NAMES[kind]
 
 
@@ -132,30 +136,25 @@ def read_ceiling(raw: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def plant(kind: Kind, rows: int, seed: int) -> Planted:
+def plant(kind: Kind, rows: int, seed: int, tails: Tails = "usual") -> Planted:
     """Returns the planted model, with scale and intercept fitted to a pilot sample over all times."""
-    schema = SCHEMAS[kind]
+    schema = schema_of(kind, tails)
     rng = np.random.default_rng([seed, _PILOT_STREAM])
     t = np.arange(_PILOT_ROWS) / _PILOT_ROWS
-    score = planted_score(kind, seed, draw_features(kind, seed, _times(t, 1 / _PILOT_ROWS, rng), rng), t)
+    score = planted_score(schema, seed, draw_features(schema, seed, _times(t, 1 / _PILOT_ROWS, rng), rng), t)
     scale = schema.spread / float(score.std())
     low, high = -100.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2
         too_low = probability(kind, middle + scale * score).mean() < schema.rate
         low, high = (middle, high) if too_low else (low, middle)
-    return Planted(kind, rows, seed, scale, (low + high) / 2)
+    return Planted(kind, rows, seed, scale, (low + high) / 2, tails)
 
 
-def probability(kind: Kind, score: Floats) -> Floats:
-    """Returns the planted probability of a click, or of at least one conversion."""
-    return 1 / (1 + np.exp(-score)) if kind == "display" else -np.expm1(-np.exp(score))
-
-
-def _write(folder: Path, kind: Kind, rows: int, seed: int) -> None:
+def _write(folder: Path, kind: Kind, rows: int, seed: int, tails: Tails) -> None:
     started = time.monotonic()
-    planted = plant(kind, rows, seed)
-    ceiling = _Ceiling(kind)
+    planted = plant(kind, rows, seed, tails)
+    ceiling = Ceiling(kind)
     ticker = Ticker(f"synthetic {kind}", rows, "rows")
     test_start, done = int(rows * (1 - SPLIT_FRACTIONS["test"])), 0
     chunks = planted.chunks()
@@ -202,9 +201,9 @@ def in_microseconds(days: Floats) -> Integers:
     return (days * DAY_MICROSECONDS).astype(np.int64)
 
 
-def draw_features(kind: Kind, seed: int, microseconds: Integers, rng: np.random.Generator) -> Features:
+def draw_features(schema: Schema, seed: int, microseconds: Integers, rng: np.random.Generator) -> Features:
     """Draws the features of rows at given times."""
-    schema, rows = SCHEMAS[kind], len(microseconds)
+    rows = len(microseconds)
     integers = {}
     activity = rng.standard_normal(rows)  # correlates the integers of a row
     for column in schema.integers:
@@ -218,32 +217,34 @@ def draw_features(kind: Kind, seed: int, microseconds: Integers, rng: np.random.
             ranks[categorical.name] = microseconds % DAY_MICROSECONDS // (DAY_MICROSECONDS // 24)
         elif categorical.parent:
             uniform = _uniform(seed, categorical.name, "of parent", ranks[categorical.parent])
-            ranks[categorical.name] = zipf_ranks(uniform, categorical.size)
+            ranks[categorical.name] = zipf_ranks(uniform, categorical.size, schema.zipf_exponent)
         else:
-            ranks[categorical.name] = zipf_ranks(rng.random(rows), categorical.size)
+            ranks[categorical.name] = zipf_ranks(rng.random(rows), categorical.size, schema.zipf_exponent)
     for categorical in schema.categoricals:
         if categorical.missing:
             ranks[categorical.name][rng.random(rows) < categorical.missing] = MISSING
     return Features(integers, ranks, microseconds)
 
 
-def zipf_ranks(uniform: Floats, size: int) -> Integers:
-    """Maps uniform numbers in [0, 1) to ranks 0 … size - 1; rank k has a frequency of about (k + 1)^-1.25.
+def zipf_ranks(uniform: Floats, size: int, exponent: float) -> Integers:
+    """Maps uniform numbers in [0, 1) to ranks 0 … size - 1; rank k has a frequency of about (k + 1)^-exponent.
 
-    >>> zipf_ranks(np.array([0.0, 0.5, 0.999]), 10_000_000).tolist()
+    >>> zipf_ranks(np.array([0.0, 0.5, 0.999]), 10_000_000, 1.25).tolist()
     [0, 13, 8065005]
     """
-    power = 1 - _ZIPF_EXPONENT
+    power = 1 - exponent
     rank = (1 + uniform * ((size + 1) ** power - 1)) ** (1 / power)
     return np.clip(rank.astype(np.int64) - 1, 0, size - 1)
 
 
-def planted_score(kind: Kind, seed: int, features: Features, t: Floats) -> Floats:
+def planted_score(schema: Schema, seed: int, features: Features, t: Floats) -> Floats:
     """Returns the planted log-odds or log intensity at ``t`` of the drift, before scale and intercept."""
-    schema = SCHEMAS[kind]
+    idle = idle_columns(schema, seed)
     score = _BASE_DRIFT * (t - 0.5)
     levels = {}
     for column in schema.integers:
+        if column.name in idle:
+            continue
         values, missing = features.integers[column.name]
         # The signed logarithm, standardised and bounded.
         signed_log = np.copysign(np.log1p(np.abs(values)), values)
@@ -254,16 +255,28 @@ def planted_score(kind: Kind, seed: int, features: Features, t: Floats) -> Float
         levels[column.name] = np.where(missing, 0.0, level)
     for categorical in schema.categoricals:
         name, ranks = categorical.name, features.ranks[categorical.name]
+        if name in idle:
+            continue
         weight = _LARGE_WEIGHT if categorical.size > _LARGE_VOCABULARY else 1.0
         effect = _normal(seed, name, "effect", ranks)
         drifting = _uniform(seed, name, "drifts", ranks) < _DRIFTING_SHARE
         effect += drifting * _DRIFT_WEIGHT * _normal(seed, name, "drift", ranks) * (t - 0.5)
         score += weight * _prominence(ranks) * effect
     for number, (one, other) in enumerate(schema.token_pairs):
+        if {one, other} & idle:
+            continue
         score += _PAIR_WEIGHT * _factor(seed, number, one, features) * _factor(seed, number, other, features)
     token, integer = schema.integer_pair
-    score += _PAIR_WEIGHT * _factor(seed, -1, token, features) * levels[integer]
+    if not {token, integer} & idle:
+        score += _PAIR_WEIGHT * _factor(seed, -1, token, features) * levels[integer]
     return score
+
+
+def idle_columns(schema: Schema, seed: int) -> frozenset[str]:
+    """Returns the columns that have no effect, neither alone nor in a pair: a share of all, drawn by the seed."""
+    names = [*(column.name for column in schema.integers), *(column.name for column in schema.categoricals)]
+    drawn = sorted(names, key=lambda name: float(_uniform(seed, name, "idle", np.zeros(1, np.int64))[0]))
+    return frozenset(drawn[: int(schema.idle_share * len(names))])
 
 
 def _prominence(ranks: Integers) -> Floats:
@@ -305,34 +318,3 @@ def _tokens(seed: int, column: str, ranks: Integers) -> pa.Array:
     offsets = np.arange(0, 8 * len(ranks) + 1, 8, dtype=np.int32)
     present = np.packbits(ranks != MISSING, bitorder="little")
     return pa.StringArray.from_buffers(len(ranks), *map(pa.py_buffer, (offsets, text, present)))
-
-
-class _Ceiling:
-    """Accumulates the planted model's losses, and histograms of its probabilities by label."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._rows = 0
-        self._log_loss = self._poisson_log_loss = 0.0
-        self._histograms = np.zeros((2, _AUC_BINS), np.int64)
-
-    def add(self, score: Floats, label: Integers) -> None:
-        p, positive = probability(self._kind, score), label > 0
-        self._rows += len(label)
-        self._log_loss -= float(np.log(np.where(positive, p, 1 - p)).sum())
-        self._poisson_log_loss += float((np.exp(score) - label * score).sum())
-        bins = np.minimum((p * _AUC_BINS).astype(np.int64), _AUC_BINS - 1)
-        for side in (0, 1):
-            self._histograms[side] += np.bincount(bins[positive == side], minlength=_AUC_BINS)
-
-    def result(self) -> dict[str, Any]:
-        negatives, positives = self._histograms
-        # Pairs in one bin count as ties. With this many bins the error is far below 1e-4.
-        won = np.sum(positives * (np.cumsum(negatives) - negatives / 2))
-        pairs = int(positives.sum()) * int(negatives.sum())
-        auc = float(won / pairs)
-        binary = {"auc": auc, "auc_loss": 1 - auc, "log_loss": self._log_loss / self._rows}
-        if self._kind == "display":
-            return {"test_rows": self._rows, "tasks": {"pctr": binary}}
-        counts = {"poisson_log_loss": self._poisson_log_loss / self._rows}
-        return {"test_rows": self._rows, "tasks": {"pcvr": binary, "pconvs": counts}}

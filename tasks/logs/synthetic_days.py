@@ -94,11 +94,11 @@ def day_table(synthetic: Synthetic, index: int, version: str = "normal") -> pa.T
     rng = np.random.default_rng([seed, _DAY_STREAM + index])
     fraction = (np.arange(rows) + 0.9 * rng.random(rows)) / rows
     since_1970 = (synthetic.days.start - datetime.date(1970, 1, 1)).days + index
-    features = draw_features(_KIND, seed, since_1970 * DAY_MICROSECONDS + in_microseconds(fraction), rng)
+    features = draw_features(SCHEMAS[_KIND], seed, since_1970 * DAY_MICROSECONDS + in_microseconds(fraction), rng)
     if version == "bad":
         features = _other_traffic(features)
     t = 0.5 + 0.5 * np.sin(2 * np.pi * (index + fraction) / _PERIOD_DAYS)
-    score = planted.intercept + planted.scale * planted_score(_KIND, seed, features, t)
+    score = planted.intercept + planted.scale * planted_score(SCHEMAS[_KIND], seed, features, t)
     label = rng.poisson(np.exp(score) * (_TOO_MANY if version == "bad" else 1.0))
     if version == "changed":
         late = np.random.default_rng([seed, _CHANGE_STREAM + index]).random(rows) < _LATE_CONVERSIONS

@@ -21,7 +21,7 @@ from tasks.config.loading import config_path
 from tasks.config.selection import run_title
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
-from tasks.runtime.handed_over import hand_over
+from tasks.runtime.handed_over import Paused, hand_over
 from tasks.runtime.home import home
 from tasks.runtime.processes import signals_interrupt, stop_programs
 from tasks.runtime.progress import say
@@ -61,11 +61,15 @@ def run_dag(dag: str, title: str, conf: Mapping[str, Any], what: str) -> dict[st
         try:
             if servers is not None:
                 say(f"running DAG {dag}, {what}")
-                return hand_over(servers, dag, title, conf)
+                try:
+                    return hand_over(servers, dag, title, conf)
+                except Paused:
+                    # Its scheduler starts no task of this DAG, so nothing can run twice.
+                    say(f"{dag} is paused in the Airflow of `make up`, {servers.airflow}: running without it")
             return _run_alone(dag, conf, what)
         except KeyboardInterrupt:
             say(
-                f"interrupted. Prepared data, finished trials and checkpoints are kept in {home()}: "
+                f"prepared data, finished trials and checkpoints are kept in {home()}: "
                 "the same command continues from them"
             )
             raise

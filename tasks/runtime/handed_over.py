@@ -24,14 +24,20 @@ _POLL_SECONDS = 0.5
 # How long the API server may be silent, or the log may lack the result of a run that has ended.
 _SILENT_SECONDS = 120
 _LATE_SECONDS = 15
+# How often to look whether a cancelled run stays cancelled: longer than a scheduler takes for a decision.
+_LOOKS = 6
 # Characters that our setting `allowed_run_id_pattern` does not allow in the id of a run.
 _REFUSED = re.compile(r"[^\w.~:+, ·-]+")
+
+
+class Paused(Exception):
+    """The DAG is switched off in Airflow, which would leave a run of it waiting."""
 
 
 def hand_over(servers: Addresses, dag: str, name: str, conf: Mapping[str, Any]) -> dict[str, str]:
     """Triggers a DAG, prints its progress, and returns the result that the run printed.
 
-    If it is interrupted, the run is cancelled.
+    If it is interrupted, the run is cancelled. Raises ``Paused`` before anything is done if the DAG is switched off.
 
     Args:
         servers: The running servers.
@@ -88,7 +94,7 @@ def _wait_for(api: AirflowApi, servers: Addresses, dag: str) -> None:
             said = True
         time.sleep(1)
     if paused:
-        raise UserError(f"DAG {dag} is paused in Airflow: switch it on at {servers.airflow}/dags/{dag}")
+        raise Paused
 
 
 def _follow(api: AirflowApi, dag: str, run: str, page: str) -> dict[str, str]:
@@ -147,8 +153,17 @@ def _failed_tasks(api: AirflowApi, dag: str, run: str) -> str:
 
 
 def _cancel(api: AirflowApi, dag: str, run: str) -> None:
+    """Marks the run as failed, and sees that it stays so.
+
+    SQLite has no locks of rows: a scheduler that has just read the run as running writes its own decision over ours,
+    which may be "success", for tasks that were cancelled before they started count as skipped.
+    """
     try:
         api.patch("dags", dag, "dagRuns", run, body={"state": "failed"})
+        for _ in range(_LOOKS):
+            time.sleep(_POLL_SECONDS)
+            if api.get("dags", dag, "dagRuns", run)["state"] != "failed":
+                api.patch("dags", dag, "dagRuns", run, body={"state": "failed"})
     except (NoAnswer, UserError) as error:
         say(f"the run could not be cancelled in Airflow ({error})")
     else:

@@ -27,7 +27,10 @@ _MOST_CHARACTERS = 20_000
 # MLflow shows pages for generative AI unless the address says otherwise or the user has chosen "Model training" before.
 _TRAINING = "workflowType=machine_learning"
 _ALL = "tags.trial != ''"
-_METRICS = ("relative_loss_percent", "test/auc", "test/log_loss", "test/poisson_log_loss", "epsilon", "seconds")
+_METRICS = (
+    *("relative_loss_percent", "test/auc", "test/log_loss", "test/poisson_log_loss"),
+    *("test/normalized_entropy", "test/calibration", "epsilon", "seconds"),
+)
 
 
 class SweepMetric(NamedTuple):

@@ -2,8 +2,9 @@
 
 | route | |
 |---|---|
-| ``/`` | the index of all reports, rendered anew for each request |
+| ``/``, ``/index.html`` | the index of all reports, rendered anew for each request |
 | ``/<pipeline>/<run>/<file>`` | a file of a report |
+| ``/<pipeline>/<run>`` | redirects to the page of a report, for example of ``latest`` |
 | ``/data/<dataset>/data_card.html`` | the newest data card of a dataset |
 | ``/data/<dataset>/<prepared>/data_card.html`` | the data card of one prepared dataset |
 | ``/go/airflow/<path>``, ``/go/mlflow/<path>`` | redirects to the servers, wherever they listen |
@@ -27,6 +28,7 @@ from tasks.runtime.home import home
 from tasks.runtime.running_servers import running_servers
 
 DATA_CARD = "data_card.html"
+PAGE = "page.html"
 # Of files that a report consists of; no other kind is served.
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -59,13 +61,15 @@ class Answer(NamedTuple):
 def answer(target: str) -> Answer:
     """Returns the answer to a GET request for a target, which is a path and perhaps a query."""
     path, _, query = target.partition("?")
-    if path == "/":
+    if path in ("/", "/index.html"):  # pages link the file of that name if their script does not run
         return Answer(HTTPStatus.OK, _index().encode(), TYPES[".html"])
     if path == "/favicon.ico":  # browsers ask for it, and complain if it is not found
         return Answer(HTTPStatus.NO_CONTENT, b"")
     match path.split("/")[1:]:
         case ["go", server, *rest]:
             return _redirect(server, "/".join(rest), query)
+        case [pipeline, run, *end] if end in ([], [""]) and _file([unquote(pipeline), unquote(run), PAGE]) is not None:
+            return Answer(HTTPStatus.FOUND, b"", headers=(("Location", f"/{pipeline}/{run}/{PAGE}"),))
         case parts if path.startswith("/"):
             file = _file([unquote(part) for part in parts])
             if file is not None:

@@ -51,7 +51,7 @@ class _TrialsLeft:
         """Returns the text to append to a progress line; empty unless the line reports a finished trial."""
         planned = re.search(r"planned (\d+) trials?, (\d+) of them", line)
         if planned:
-            self._total = int(planned[1]) - int(planned[2])
+            self._total += int(planned[1]) - int(planned[2])  # every round has such a line
         if not self._total or not re.match(rf"{PROGRESS_MARK}trial \d+ of", line):
             return ""
         self._ends.append(time.monotonic())

@@ -111,6 +111,17 @@ def start_pipeline_run(
     }
 
 
+def add_trials(parent: ParentRun, trials: Iterable[Trial]) -> ParentRun:
+    """Returns the parent run with the settings that tell ``trials`` apart: those of the run and of a new round."""
+    varies = varying_settings(trials)
+    if varies == parent["varies"]:
+        return parent
+    client = open_client()
+    client.set_tag(parent["mlflow_run"], "varies", ", ".join(varies))
+    client.set_experiment_tag(parent["experiment"], *trials_view(varies))
+    return {**parent, "varies": varies}
+
+
 def _run_name(selection: Selection) -> str:
     budgets = ", ".join(f"{epsilon:g}" for epsilon in selection.epsilons)
     return f"{selection.profile} · ε {budgets} · {', '.join(TASK_TITLES[task] for task in selection.tasks)}"
@@ -146,6 +157,7 @@ def log_report(
     files: Iterable[Path],
     note: str,
     relative_losses: Mapping[str, float | None],
+    tags: Mapping[str, str] | None = None,
 ) -> None:
     """Adds a report to the parent run and closes it, and the relative losses to the runs of its trials.
 
@@ -155,6 +167,7 @@ def log_report(
         files: The files of the report.
         note: The description of the run, in Markdown.
         relative_losses: The relative loss of each trial in percent by the id of its run; None where there is none.
+        tags: More tags of the run.
     """
     client, run_id, now = open_client(), parent["mlflow_run"], int(time.time() * 1000)
     for trial_run, percent in relative_losses.items():
@@ -165,7 +178,7 @@ def log_report(
         client,
         run_id,
         metrics=[Metric(one.name, one.value, now, one.step) for one in metrics],
-        tags={"mlflow.note.content": note[:_LONGEST_NOTE]},
+        tags={"mlflow.note.content": note[:_LONGEST_NOTE], **(tags or {})},
     )
     for file in files:
         client.log_artifact(run_id, str(file))

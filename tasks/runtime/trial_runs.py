@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from mlflow.entities import DatasetInput, Metric, Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from tasks.config.pipeline import RecipeName
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import Stopped
 from tasks.runtime.mlflow_views import NON_PRIVATE_EPSILON
@@ -42,19 +43,22 @@ _ALWAYS_PLAIN = frozenset({"task", "mechanism", "epsilon", "seed", "noise_multip
 _COMPLETE = "seconds"
 
 
-def log_trial(parent: ParentRun, trial: Trial, record: TrialRecord, *, reused: bool) -> str:
+def log_trial(
+    parent: ParentRun, trial: Trial, record: TrialRecord, *, reused: bool, recipes: Sequence[RecipeName] = ()
+) -> str:
     """Logs a trained trial and returns the id of its run.
 
     If the experiment already has a run of this very training, that one is returned, with its name and parameters
     brought up to what varies in the sweep of ``parent``. ``reused`` is whether an earlier pipeline run trained it.
+    ``recipes`` are those of DP-SGD that it belongs to, if the sweep compares two.
     """
     client = open_client()
     started, ended = _times(trial, record)
     run = _find(client, parent, trial, started)
     if run is not None and _COMPLETE in run.data.metrics:
-        _follow_sweep(client, run, parent, trial)
+        _follow_sweep(client, run, parent, trial, recipes)
         return run.info.run_id
-    run_id = _open(client, parent, trial, started, reused=reused) if run is None else run.info.run_id
+    run_id = _open(client, parent, trial, started, recipes, reused=reused) if run is None else run.info.run_id
     logged = {metric.step for metric in client.get_metric_history(run_id, "train/loss")} if run is not None else set()
     span = (ended - started) / max(record["steps"], 1)
     points = [point for point in record["curve"] if point["step"] not in logged]
@@ -130,7 +134,8 @@ class _LiveRun:
         started = int(progress.started * 1000)
         run = _find(client, self._item["parent"], trial, started)
         if run is None:
-            self._run_id = _open(client, self._item["parent"], trial, started, reused=False)
+            recipes = self._item.get("recipes", [])
+            self._run_id = _open(client, self._item["parent"], trial, started, recipes, reused=False)
         else:  # of an earlier attempt
             self._run_id = run.info.run_id
             client.update_run(self._run_id, "RUNNING")
@@ -166,7 +171,15 @@ def _find(client: MlflowClient, parent: ParentRun, trial: Trial, started: int) -
     return found[0] if found else None
 
 
-def _open(client: MlflowClient, parent: ParentRun, trial: Trial, started: int, *, reused: bool) -> str:
+def _open(
+    client: MlflowClient,
+    parent: ParentRun,
+    trial: Trial,
+    started: int,
+    recipes: Sequence[RecipeName],
+    *,
+    reused: bool,
+) -> str:
     """Creates a trial's run with everything that is known before training, and returns its id."""
     # A run of an earlier training that was killed cannot have closed itself.
     stale = client.search_runs([parent["experiment"]], f"tags.trial = '{trial.key}' AND attributes.status = 'RUNNING'")
@@ -180,22 +193,32 @@ def _open(client: MlflowClient, parent: ParentRun, trial: Trial, started: int, *
         "data_fingerprint": trial.data_fingerprint,
         "reused": str(reused).lower(),
         "mlflow.note.content": trial.label(),
+        **_recipe_tag(recipes),
     }
-    name = short_name(trial, parent["varies"])
+    name = short_name(trial, parent["varies"], recipes)
     run_id = client.create_run(parent["experiment"], start_time=started, run_name=name, tags=tags).info.run_id
     log_in_batches(client, run_id, params=_params(parent, trial))
     client.log_inputs(run_id, _inputs(client, parent, trial))
     return run_id
 
 
-def _follow_sweep(client: MlflowClient, run: Run, parent: ParentRun, trial: Trial) -> None:
-    """Gives an earlier run of a trial the name and the plain parameters that its newest sweep calls for."""
-    name = short_name(trial, parent["varies"])
+def _follow_sweep(
+    client: MlflowClient, run: Run, parent: ParentRun, trial: Trial, recipes: Sequence[RecipeName]
+) -> None:
+    """Gives an earlier run of a trial the name, the recipes and the plain parameters that its newest sweep has."""
+    name = short_name(trial, parent["varies"], recipes)
     if run.info.run_name != name:
         client.update_run(run.info.run_id, name=name)
     plain = {key: value for key, value in _params(parent, trial).items() if "/" not in key}
     if missing := {key: value for key, value in plain.items() if key not in run.data.params}:
         log_in_batches(client, run.info.run_id, params=missing)
+    for key, value in _recipe_tag(recipes).items():
+        if run.data.tags.get(key) != value:
+            client.set_tag(run.info.run_id, key, value)
+
+
+def _recipe_tag(recipes: Sequence[RecipeName]) -> dict[str, str]:
+    return {"recipes": ", ".join(recipes)} if recipes else {}
 
 
 def _params(parent: ParentRun, trial: Trial) -> dict[str, str]:

@@ -139,7 +139,11 @@ def test_a_run_outlives_a_restart_of_the_servers(session: Session) -> None:
         return state if state in ("success", "failed") else None
 
     assert wait_until(ended, RUN_SECONDS, "the run's end") == "success", tasks(session)
-    assert {task["state"] for task in tasks(session)} == {"success"}
+    # The smoke profile has one round: tasks of later ones are skipped.
+    later = re.compile(r"(next_round|train)_\d+")
+    states = {task["task_id"]: task["state"] for task in tasks(session)}
+    assert {state for name, state in states.items() if not later.fullmatch(name)} == {"success"}
+    assert {state for name, state in states.items() if later.fullmatch(name)} == {"skipped"}
 
 
 def test_a_training_leads_to_its_runs_in_mlflow(session: Session) -> None:
@@ -176,7 +180,7 @@ def test_a_report_shows_its_table_in_the_log_and_leads_to_its_page(session: Sess
         table = list(csv.DictReader(answer.read().decode().splitlines()))
     private = [row for row in table if row["epsilon"] != "inf"]
     assert [float(row["epsilon"]) for row in private] == [1, 10]
-    assert [(float(row[0]), float(row[1].replace("−", "-"))) for row in rows[: len(private)]] == [
+    assert [(float(row[0]), float(row[1].rstrip(" †").replace("−", "-"))) for row in rows[: len(private)]] == [
         (float(row["epsilon"]), pytest.approx(float(row["relative_loss_percent_mean"]), abs=0.0051)) for row in private
     ]
     session.page.bring_to_front()

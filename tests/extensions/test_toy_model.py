@@ -74,7 +74,7 @@ def test_the_configuration_takes_its_name_and_numbers(tmp_path: Path, gated: Gat
         assert grid is not None
         assert [model.label for model in grid.model] == [label]
     for given, message in (
-        ("gate", "no model is called 'gate' (did you mean 'gated'?); known: mlp, dcn_v2, dlrm, gated"),
+        ("gate", "no model is called 'gate' (did you mean 'gated'?); known: mlp, piecewise_mlp, dcn_v2, dlrm, gated"),
         ("{name: gated, factor: 3}", "model 'gated' has no factor; it has: name, hidden_layers, factors"),
         ("{name: gated, factors: 0}", "factors: input should be greater than 0, got 0"),
     ):

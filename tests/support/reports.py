@@ -40,6 +40,7 @@ datasets:
     time_column: time
     integer_columns: [price]
     categorical_columns: [color]
+    segment_column: color
     labels: {{pcvr: {{column: conversions, kind: any}}}}
 profiles:
   tiny: {{synthetic_rows: 3000, min_count: 5, hidden_layers: [8], evaluations: 2}}
@@ -181,7 +182,8 @@ def history(here: Path, run_id: str, metric: str) -> dict[int, float]:
 def check_trial(child: Run, baseline: float, losses: Collection[float]) -> None:
     """Asserts that a trial of a sweep over budgets, clip norms and seeds has the metrics and parameters of all."""
     common = {"relative_loss_percent", "epsilon", "epsilon_lower", "steps_per_second", "seconds", "train/loss"}
-    scores = {f"{split}/{metric}" for split in ("test", "validation") for metric in ("auc", "log_loss")}
+    metrics_of_a_split = ("auc", "log_loss", "normalized_entropy", "llh", "calibration")
+    scores = {f"{split}/{metric}" for split in ("test", "validation") for metric in metrics_of_a_split}
     metrics, params = child.data.metrics, child.data.params
     assert set(metrics) == common | scores
     loss = 1 - metrics["test/auc"]

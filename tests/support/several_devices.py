@@ -19,9 +19,10 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from dp_core.audit.correlation import rule_state
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.models.spec import CategoricalFeature
-from dp_core.training import noise, placement
+from dp_core.training import correlated, noise, placement
 from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Steps, as_traced, make_trainer
@@ -47,6 +48,7 @@ class Run(NamedTuple):
     coordinator: str = ""
     processes: int = 1
     process: int = 0
+    noise_coefficients: Sequence[float] = (1.0,)
 
 
 def in_processes(runs: Sequence[Run], folder: Path, *, devices: int, timeout: float) -> list[Any]:
@@ -89,12 +91,13 @@ def in_processes(runs: Sequence[Run], folder: Path, *, devices: int, timeout: fl
 def main(run: Run, report: Path) -> None:
     if run.processes > 1:
         jax.distributed.initialize(run.coordinator, run.processes, run.process)
-    noise.LARGE_ARRAY = placement.LARGE_ARRAY = LARGE_ARRAY
-    seen = [train(Placement(*place), run.microbatch_size) for place in run.placements]
+    noise.LARGE_ARRAY = placement.LARGE_ARRAY = correlated.LARGE_ARRAY = LARGE_ARRAY
+    coefficients = tuple(run.noise_coefficients)
+    seen = [train(Placement(*place), run.microbatch_size, coefficients) for place in run.placements]
     report.write_text(json.dumps(seen))
 
 
-def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
+def train(place: Placement, microbatch_size: int, coefficients: tuple[float, ...]) -> dict[str, Any]:
     """Trains a few steps and, from the same start, takes one step without examples to measure its noise."""
     sizes = VOCABULARIES.values()
     features = [CategoricalFeature(*shape) for shape in zip(sizes, (4, 3, 10), (1, 1, 3), strict=True)]
@@ -124,8 +127,12 @@ def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
         noise_multiplier=NOISE_MULTIPLIER,
         sensitivity=SENSITIVITY,
         count_noise_multiplier=1.0,
+        # The average of all iterates so far, which is what is released.
+        averaging_share=1.0,
     )
-    trainer = make_trainer(Method(model, "pctr", "sgd", 0.9, True, "adaptive", microbatch_size, place))
+    trainer = make_trainer(
+        Method(model, "pctr", "sgd", 0.9, True, "adaptive", microbatch_size, "tail", place, coefficients)
+    )
 
     def run(batches: Any, active: int) -> Any:
         state = trainer.init(params, as_traced(hyper))
@@ -155,7 +162,8 @@ def train(place: Placement, microbatch_size: int) -> dict[str, Any]:
         "noise": as_lists(drawn),
         "asked": sorted(asked),
         "table_shards": shards_of_tables(state.params),
-        "momentum_shards": shards_of_tables(state.update_state[0].trace),
+        "momentum_shards": shards_of_tables(rule_state(state)[0].trace),
+        "average_shards": shards_of_tables(state.update_state.average),
         "restored_shards": shards_of_tables(restored.params),
         "restored_equal": equal(place.whole(restored), saved),
         "replicas_equal": all(replicas_are_equal(leaf) for leaf in jax.tree.leaves((state, restored))),

@@ -37,6 +37,11 @@ LABEL_DP = """\
             label_dp: {optimizer: yogi, learning_rate: [0.01, 0.03], batch_size: 100, epochs: 1, response: binary, debias: [true, false]}
 """  # noqa: E501
 BOTH = ALL.replace(*BESIDE) + LABEL_DP
+TWO_RECIPES = ("    title: A sweep\n", "    title: A sweep\n    exhibit: relative_loss\n")
+# C = 3 at the rate 0.1 is a setting of dp_sgd too.
+PAPER_RECIPE = """\
+            paper_recipe: {optimizer: sgd, learning_rate: 0.1, batch_size: 100, epochs: 2, l2_clip_norm: [3, 9]}
+"""
 
 
 def use(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tasks.runtime.home import CHECKOUT
 
 VERBS = (
     *("run", "up", "validate", "generate", "describe", "prepare", "plan"),
-    *("train", "audit", "measure", "report", "releases", "epsilon", "calibrate"),
+    *("train", "next-round", "audit", "measure", "report", "releases", "epsilon", "calibrate"),
 )
 EXAMPLES = 36_672_493
 PAPER_RUN = ("--examples", str(EXAMPLES), "--batch-size", "65536", "--epochs", "150")
@@ -237,11 +237,11 @@ class TestAccounting:
 class TestValidate:
     def test_the_shipped_file(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate"]) == 0
-        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 6 datasets, 3 profiles, 9 pipelines, 1 nightly retrain\n"
+        expected = f"{CHECKOUT / 'pipelines.yaml'} is valid: 8 datasets, 3 profiles, 10 pipelines, 1 nightly retrain\n"
         assert capsys.readouterr().out == expected
 
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        expected = {"valid": True, "datasets": 6, "profiles": 3, "pipelines": 9, "nightly": 1}
+        expected = {"valid": True, "datasets": 8, "profiles": 3, "pipelines": 10, "nightly": 1}
         assert answer(capsys, "validate", "--json") == expected
 
     def test_a_file_with_mistakes(self, tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ class TestRefusals:
             (
                 ("run", "--dataset", "criteo_kagle"),
                 "Dataset: unknown dataset 'criteo_kagle' (did you mean 'criteo_kaggle'?); "
-                "known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, criteo_attribution, "
-                "criteo_search",
+                "known: synthetic_display, synthetic_clicks, heavy_display, heavy_clicks, synthetic_days, "
+                "criteo_kaggle, criteo_attribution, criteo_search",
             ),
             (
                 ("run", "--profile", "huge"),
@@ -297,8 +297,8 @@ class TestRefusals:
             (("run", "--seeds", "500"), "Seeds: 500 is too many; at most 100"),
             (
                 ("generate", "nothing"),
-                "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, synthetic_days, criteo_kaggle, "
-                "criteo_attribution, criteo_search",
+                "unknown dataset 'nothing'; known: synthetic_display, synthetic_clicks, heavy_display, heavy_clicks, "
+                "synthetic_days, criteo_kaggle, criteo_attribution, criteo_search",
             ),
             (
                 ("generate", "criteo_kaggle"),

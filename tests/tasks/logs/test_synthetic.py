@@ -17,8 +17,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from tasks.config.loading import load_config
 from tasks.logs import synthetic
+from tasks.logs.synthetic_schemas import SCHEMAS, schema_of
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import CHECKOUT
+from tasks.runtime.home import CHECKOUT, short_hash
 
 ROWS = 40_000
 SEED = 7
@@ -34,7 +35,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("DP_ADS_HOME", str(tmp_path_factory.mktemp("home")))
-        yield {kind: synthetic.generate(kind, ROWS, SEED) for kind in synthetic.SCHEMAS}
+        yield {kind: synthetic.generate(kind, ROWS, SEED) for kind in SCHEMAS}
 
 
 def read_display(path: Path) -> pa.Table:
@@ -104,7 +105,7 @@ def test_rates_are_as_planted(logs: dict[str, Path]) -> None:
     assert conversions.max() >= 2
 
 
-@pytest.mark.parametrize("kind", synthetic.SCHEMAS)
+@pytest.mark.parametrize("kind", SCHEMAS)
 def test_content_depends_on_the_seed_alone(
     kind: synthetic.Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +190,7 @@ def test_ceiling_is_the_loss_of_the_planted_probability(logs: dict[str, Path], k
         assert ceiling["tasks"]["pconvs"]["poisson_log_loss"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", synthetic.SCHEMAS)
+@pytest.mark.parametrize("kind", SCHEMAS)
 def test_the_planted_probability_is_calibrated(kind: synthetic.Kind) -> None:
     chunk = synthetic.plant(kind, ROWS, SEED).chunk(0)
     planted_probability = synthetic.probability(kind, chunk.score)
@@ -205,7 +206,7 @@ def test_a_log_without_a_ceiling_has_none(tmp_path: Path) -> None:
 
 def test_ranks_follow_zipf(logs: dict[str, Path]) -> None:
     size = 10_000_000
-    ranks = synthetic.zipf_ranks(np.random.default_rng(0).random(1_000_000), size)
+    ranks = synthetic.zipf_ranks(np.random.default_rng(0).random(1_000_000), size, 1.25)
     assert ranks.min() == 0
     assert size // 10 < ranks.max() < size
     counts = np.bincount(ranks, minlength=size)
@@ -213,12 +214,67 @@ def test_ranks_follow_zipf(logs: dict[str, Path]) -> None:
     frequencies = [counts[k - 1 : 2 * k - 1].mean() for k in octaves]
     slope = np.polyfit(np.log(octaves), np.log(frequencies), 1)[0]
     assert slope == pytest.approx(-1.25, abs=0.05)
-    assert synthetic.zipf_ranks(np.array([0.0, np.nextafter(1, 0)]), 3).tolist() == [0, 2]
+    assert synthetic.zipf_ranks(np.array([0.0, np.nextafter(1, 0)]), 3, 1.25).tolist() == [0, 2]
 
     tokens = read_display(logs["display"])["C3"].drop_null()
     frequencies = np.sort(tokens.value_counts().field("counts").to_numpy())[::-1]
     assert frequencies[0] > 5 * frequencies[9] > 25 * frequencies[99]
     assert len(frequencies) > 5000
+
+
+# Of the first 2,000 rows with seed 1, from before there was a choice of tails.
+USUAL_BYTES = {"display": "812ea392faf0ecbb", "clicks": "2b8aae2d69ac798f"}
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_logs_with_usual_tails_are_what_they_were(kind: synthetic.Kind) -> None:
+    path = synthetic.generate(kind, 2000, 1)
+    assert path.parent.name == short_hash({"kind": kind, "rows": 2000, "seed": 1, "version": 1})
+    table = read_display(path) if kind == "display" else pa.parquet.read_table(path)
+    assert short_hash(table.to_pydict() | {"timestamp": None}) == USUAL_BYTES[kind]
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_heavy_tails_are_heavier(kind: synthetic.Kind) -> None:
+    usual, heavy = (synthetic.plant(kind, ROWS, SEED, tails).chunk(0) for tails in ("usual", "heavy"))
+    assert usual.table.schema == heavy.table.schema
+    large = max((column for column in SCHEMAS[kind].categoricals), key=lambda column: column.size).name
+    distinct = [len(chunk.table[large].unique()) for chunk in (usual, heavy)]
+    assert distinct[1] > 2 * distinct[0]
+    for column in SCHEMAS[kind].integers:
+        spreads = [
+            np.log1p(np.maximum(chunk.table[column.name].drop_null().to_numpy(), 0)).std() for chunk in (usual, heavy)
+        ]
+        assert spreads[1] > 1.2 * spreads[0], column.name
+    assert heavy.score.std() == pytest.approx(0.8 * SCHEMAS[kind].spread, rel=0.05)
+    rates = [np.mean(chunk.label > 0) for chunk in (usual, heavy)]
+    assert rates == pytest.approx([SCHEMAS[kind].rate] * 2, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_idle_columns_have_no_effect(kind: synthetic.Kind) -> None:
+    schema = schema_of(kind, "heavy")
+    names = [column.name for column in (*schema.integers, *schema.categoricals)]
+    idle = synthetic.idle_columns(schema, SEED)
+    assert len(idle) == len(names) // 2
+    assert idle != synthetic.idle_columns(schema, SEED + 1)
+    assert not synthetic.idle_columns(SCHEMAS[kind], SEED)
+
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 2000)
+    features, others = (synthetic.draw_features(schema, SEED, np.arange(2000), rng) for _ in range(2))
+    score = synthetic.planted_score(schema, SEED, features, t)
+    for name in names:
+        parts = ("integers" if name in features.integers else "ranks"), name
+        changed = features._replace(**{parts[0]: getattr(features, parts[0]) | {name: getattr(others, parts[0])[name]}})
+        if name == "hour_of_day":  # a function of the time, which is the same in both
+            changed.ranks[name] = (features.ranks[name] + 1) % 24
+        same = np.array_equal(synthetic.planted_score(schema, SEED, changed, t), score)
+        assert same == (name in idle), name
+
+
+def test_heavy_logs_are_kept_apart() -> None:
+    assert synthetic.generate("clicks", 1000, SEED, "heavy") != synthetic.generate("clicks", 1000, SEED)
 
 
 def test_hashed_effects_have_the_stated_moments() -> None:

@@ -49,6 +49,14 @@ def tasks_of(up: Up, run: dict[str, Any]) -> list[dict[str, Any]]:
     return up.get(path)["task_instances"]
 
 
+def ran(up: Up, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks of a run, without those of rounds that the smoke profile does not have, which are skipped."""
+    later = re.compile(r"(next_round|train)_\d+")
+    tasks = tasks_of(up, run)
+    # The task that finds that there is no second round runs and skips itself.
+    return [task for task in tasks if not (later.fullmatch(task["task_id"]) and task["state"] == "skipped")]
+
+
 def attempts(home: Path, run: dict[str, Any]) -> list[Path]:
     folder = home / "airflow" / "logs" / f"dag_id={run['dag_id']}" / f"run_id={run['dag_run_id']}"
     return sorted(folder.rglob("attempt=*.log"))
@@ -87,10 +95,10 @@ def test_a_run_beside_the_servers_ends_in_its_own_table(
 
     (run,) = [run for run in up.get("dags/relative_loss/dagRuns")["dag_runs"] if run["dag_run_id"] not in earlier]
     assert run["state"] == "success"
-    instances = tasks_of(up, run)
+    instances = ran(up, run)
     assert {task["state"] for task in instances} == {"success"}
     assert {task["try_number"] for task in instances} == {1}, "no task was started twice"
-    logs = attempts(home, run)
+    logs = [log for log in attempts(home, run) if "task_id=next_round_2" not in log.as_posix()]
     assert len(logs) == len(instances)
     assert all(log.stat().st_size > 0 for log in logs)
     with_page = page.relative_to(home / "reports").as_posix()
@@ -145,7 +153,7 @@ def test_a_run_outlives_a_restart(step: str, tmp_path: Path, environment: dict[s
             return state if state in ("success", "failed") else None
 
         assert wait_until(is_over, RUN_SECONDS, "the run") == "success"
-        assert {task["state"] for task in tasks_of(second, run)} == {"success"}
+        assert {task["state"] for task in ran(second, run)} == {"success"}
         assert all(log.stat().st_size > 0 for log in attempts(home, run)), "no log is empty"
         second.stop()
     assert (home / "reports" / "relative_loss").exists()

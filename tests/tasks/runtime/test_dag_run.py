@@ -10,8 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks.config.loading import config_path
 from tasks.runtime import dag_run
-from tasks.runtime.dag_run import run_pipeline
+from tasks.runtime.dag_run import run_dag, run_pipeline
+from tasks.runtime.handed_over import Paused
 from tasks.runtime.running_servers import Addresses, as_the_running_servers
 from tests.tasks.runtime.programs import is_living, started, wait_until
 
@@ -47,10 +49,24 @@ def test_an_interrupted_run_ends_and_says_what_is_kept(number: signal.Signals, o
         assert process.wait(30) == 130
     assert [child for child in children if is_living(child)] == []
     assert output.read_text().splitlines()[-2:] == [
-        f"▸ interrupted. Prepared data, finished trials and checkpoints are kept in {own_home}: "
+        f"▸ prepared data, finished trials and checkpoints are kept in {own_home}: "
         "the same command continues from them",
         "interrupted",
     ]
+
+
+def test_a_dag_that_is_paused_runs_without_the_servers(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def paused(*_: object) -> dict[str, str]:
+        raise Paused
+
+    monkeypatch.setattr(dag_run, "hand_over", paused)
+    monkeypatch.setattr(dag_run, "_run_alone", lambda dag, conf, what: {"ran": dag})
+    with as_the_running_servers(Addresses(os.getpid(), "", "http://airflow", "", str(config_path().resolve()))):
+        assert run_dag("nightly_retrain_conversions", "night", {}, "night") == {"ran": "nightly_retrain_conversions"}
+    said = "▸ nightly_retrain_conversions is paused in the Airflow of `make up`, http://airflow: running without it\n"
+    assert capsys.readouterr().out.endswith(said)
 
 
 def test_servers_with_another_configuration_do_not_get_the_run(

@@ -104,6 +104,13 @@ def test_the_index_is_fresh_on_each_request(port: int, home: Path) -> None:
     write_text(run / "page.html", "")
     write_json(run / "summary.json", SUMMARY | {"run": "second", "headline": "Another headline"})
     assert "Another headline" in ask(port, "/")[2].decode()
+    assert ask(port, "/index.html")[::2] == ask(port, "/")[::2], "where pages link to without their script"
+
+
+@pytest.mark.parametrize("target", ["/relative_loss/latest", "/relative_loss/latest/"])
+def test_the_folder_of_a_report_leads_to_its_page(target: str, port: int) -> None:
+    status, headers, _ = ask(port, target)
+    assert (status, headers["Location"]) == (302, "/relative_loss/latest/page.html")
 
 
 def test_data_cards(port: int) -> None:
@@ -115,11 +122,11 @@ def test_data_cards(port: int) -> None:
     "target",
     [
         "/secret.html",
-        "/index.html",
         "/relative_loss",
         "/relative_loss/",
-        "/relative_loss/first",
-        "/relative_loss/first/",
+        "/relative_loss/nothing",
+        "/relative_loss/away",
+        "/data/clicks",
         "/relative_loss//page.html",
         "/relative_loss/first/nothing.html",
         "/relative_loss/first/folder.html",
