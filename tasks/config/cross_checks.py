@@ -116,6 +116,12 @@ def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -
             f"{nightly.dataset} has a private vocabulary, whose guarantee is for single examples, so that a user of "
             "several has no ε that could be limited: use `vocabulary: hash`, or leave it out",
         )
+    if total.user_epsilon is not None and nightly.dp_sgd.bands != (1,) and total.user_days * total.user_examples > 1:
+        yield (
+            (*key, "total", "user_epsilon"),
+            "the guarantee of correlated noise (bands above 1) is for single examples, so that a user of several has "
+            "no ε that could be limited: use `bands: 1`, or leave it out",
+        )
     spent = dataset.vocabulary_epsilon
     if spent is not None and spent >= nightly.epsilon:
         yield (

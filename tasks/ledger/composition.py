@@ -80,6 +80,8 @@ def no_group_number(charges: Charges) -> str:
         mechanism = json.loads(part.mechanism)
         if part.group_size > 1 and mechanism["mechanism"] == "vocabulary":
             return "the guarantee of a private vocabulary is for single examples, not for groups"
+        if part.group_size > 1 and mechanism.get("record", {}).get("bands", 1) > 1:
+            return "the guarantee of correlated noise (bands above 1) is for single examples, not for groups"
         if part.group_size > 1 and mechanism.get("delta"):
             return "the part of δ that a Gaussian release uses up besides is for single examples, not for groups"
     return ""

@@ -253,4 +253,5 @@ def _best(candidates: Mapping[Trial, Sequence[Outcome]], *, may_diverge: bool) -
     settings, outcomes = next(iter(candidates.items()))
     if may_diverge:
         return [outcome._replace(test_loss=None) for outcome in outcomes]
-    raise UserError(f"all settings diverged for {settings.label()}: try a smaller learning rate")
+    seeds = ", or one of their seeds did" if any(outcome.test_loss is not None for outcome in outcomes) else ""
+    raise UserError(f"all settings diverged for {settings.label()}{seeds}: try a smaller learning rate")

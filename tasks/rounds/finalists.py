@@ -6,6 +6,7 @@ deviations over seeds are of settings that were chosen on one of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,19 +30,23 @@ def most_rounds(pipeline: Pipeline, grids: Grids) -> int:
 def finalists(rounds: Sequence[Round], columns: Sequence[str], search: str) -> list[Trial]:
     """Returns the trial of the first seed that a search has chosen in each cell; none unless the search has rounds.
 
-    With ``halving``, it is the best of the last rung that the cell has; otherwise the best of all.
+    With ``halving``, it is the best of the last rung that the cell has; otherwise the best of all. Settings that
+    diverged with another seed are passed over, if the cell has any other: they have no mean over the seeds.
     """
     from tasks.config.pipeline import IN_ROUNDS
-    from tasks.rounds.cells import cells_of, ranked
+    from tasks.rounds.cells import FIRST_SEED, cells_of, loss_of, ranked
 
     if search not in IN_ROUNDS:
         return []
+    outcomes = [outcome for one in rounds for outcome in one.outcomes]
+    diverged = {one.trial.model_copy(update={"seed": FIRST_SEED}) for one in outcomes if loss_of(one) == math.inf}
     searched = [one for one in rounds if one.planner in (FIRST, search)]
     if search == "halving":
         found = {key: cell for one in searched for key, cell in cells_of(one.outcomes, columns).items()}
     else:
         found = cells_of([outcome for one in searched for outcome in one.outcomes], columns)
-    return list(dict.fromkeys(ranked(outcomes)[0].trial for outcomes in found.values()))
+    orders = [[outcome.trial for outcome in ranked(cell)] for cell in found.values()]
+    return list(dict.fromkeys(next((one for one in order if one not in diverged), order[0]) for order in orders))
 
 
 def plan(history: History) -> list[Asked]:

@@ -14,6 +14,7 @@ from tasks.config.loading import load_config
 from tasks.data.prepared import Prepared
 from tasks.next_round import history_of, next_round
 from tasks.plan import plan
+from tasks.reporting.results import choose
 from tasks.rounds.finalists import finalists
 from tasks.rounds.picture import search_figures, search_notes, search_tables
 from tasks.rounds.registry import most_rounds
@@ -178,6 +179,23 @@ def test_what_diverges_is_extended_to_smaller_rates(planned: Callable[..., str])
     run = planned(EXTEND, seeds=1)
     to_the_end(run, diverges)
     assert chosen(run)["dp_sgd"].learning_rate < 0.05
+
+
+@pytest.mark.parametrize("mechanism", ["non_private", "dp_sgd"])
+def test_a_chosen_setting_that_diverges_with_another_seed_makes_way_for_the_next(
+    planned: Callable[..., str], mechanism: str
+) -> None:
+    """The search judges by one seed, so this is found out when everything is trained: the table must not be lost."""
+    run = planned(EXTEND)
+    to_the_end(run, lambda trial: None if (trial.mechanism, trial.seed) == (mechanism, 1) else landscape(trial))
+    history = history_of(load_config(), read_plan(run))
+    found = finalists(history.rounds, history.pipeline.columns, history.grids.search)
+    results = {result.trial.mechanism: result for result in choose(history.outcomes, among=found)}
+    (only,) = results[mechanism].chosen
+    assert only.test_loss is not None
+    losses = sorted(landscape(trial) for trial in results[mechanism].tried if trial.seed == 0)
+    assert landscape(only.trial) == losses[1], "the second best of the first seed"
+    assert len(results["dp_sgd" if mechanism == "non_private" else "non_private"].chosen) == 2
 
 
 def test_halving_keeps_the_better_third_for_three_times_as_long(planned: Callable[..., str]) -> None:

@@ -41,9 +41,14 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(results: Sequence[Result]) -> Blocks | None:
-    """Returns the block design of one method's results, with the baseline as a budget of its own; None if empty."""
+    """Returns the block design of one method's results, with the baseline as a budget of its own; None if empty.
+
+    Without a common seed, as after a random search, the means are over own seeds, and there is no noise to test with.
+    """
     losses = [{one.trial.seed: one.test_loss for one in result.chosen} for result in results]
     seeds = sorted(set.intersection(*map(set, losses))) if losses else []
+    if losses and not seeds and not any(result.diverged for result in results):
+        return Blocks({result.epsilon: result.loss for result in results}, 0.0, 0)
     rows = [[found[seed] for seed in seeds] for found in losses]
     if not seeds or any(loss is None for row in rows for loss in row):
         return None

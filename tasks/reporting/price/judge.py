@@ -71,9 +71,23 @@ def _doubts(results: Sequence[Result], evidence: Evidence) -> Iterator[Doubt]:
         of_task = [result for result in results if result.task == task and result.epsilon is not None]
         for arm in dict.fromkeys(result.arm for result in of_task):
             of_arm = [result for result in of_task if result.arm == arm and not result.diverged]
+            # Budgets are compared over their common seeds, so one that has fewer would take them from all others.
+            most = max((len(result.chosen) for result in of_arm), default=0)
+            of_arm = [result for result in of_arm if len(result.chosen) == most]
             if of_arm and not baseline.diverged:
                 yield from budget_doubts(of_arm, baseline)
         if task in evidence.labels:
             yield from sampling_doubts(baseline, evidence.labels[task])
-    if max((len(result.chosen) for result in results), default=1) == 1:
+    yield from _one_seed(results)
+
+
+def _one_seed(results: Sequence[Result]) -> Iterator[Doubt]:
+    """Yields the cells with one training: all of them, or those of a random search or beside a seed that diverged."""
+    alone = [result for result in results if len(result.chosen) == 1]
+    if len(alone) == len(results):
         yield Doubt("one_seed", None, None, (), "there is one seed")
+        return
+    for result in alone:
+        epsilons = () if result.epsilon is None else (result.epsilon,)
+        serious = result.arm.recipe != "paper_recipe"
+        yield Doubt("one_seed", result.task, result.arm, epsilons, "one seed was trained", serious)

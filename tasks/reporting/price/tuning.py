@@ -9,7 +9,7 @@ loss, what lies beyond cannot change the relative loss by more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -36,6 +36,9 @@ ORDERED: Mapping[str, tuple[float, float]] = {
 }
 # Settings without which a search is none. The others are part of the model class that the verdict names.
 _ESSENTIAL = ("learning_rate", "l2_clip_norm")
+# What a relative learning rate is relative to (``learning_rate_per``), or may be: where one of these differs, equal
+# rates are different numbers of the grid.
+_UNIT_OF_RATE = ("l2_clip_norm", "batch_size", "epochs", "momentum", "microbatch_size")
 # Follow from others, or say nothing about how well a setting does.
 _NOT_SETTINGS = {"seed", "noise_multiplier", "epsilon", "target_delta"}
 
@@ -58,8 +61,9 @@ def edge_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
     alike = [trial for trial in tried if _words(trial) == _words(chosen)]
     for name, (least, most) in ORDERED.items():
         line = [trial for trial in alike if _same_but(trial, chosen, name)]
-        # A search that does not cross its lists has no such line.
-        compared = line if len(line) > 1 else alike
+        # A search that does not cross its lists has no such line, and relative rates have none along their unit.
+        crossed = chosen.learning_rate_per == "one" or name not in _UNIT_OF_RATE
+        compared = line if len(line) > 1 and crossed else alike
         values = sorted({value for trial in compared if (value := getattr(trial, name, None)) is not None})
         value = getattr(chosen, name, None)
         if len(values) < 2 or name in dict(result.arm.values) or value in (least, most):
@@ -85,8 +89,7 @@ def not_tuned_doubts(results: Sequence[Result], tried: Sequence[Tried]) -> Itera
         of_method = values.setdefault((result.task, method), {})
         for name in ("learning_rate", "l2_clip_norm", "epochs", "batch_size"):
             if name not in dict(result.arm.values):
-                tried_values = {getattr(trial, name) for trial in found} - {None}
-                of_method.setdefault(name, set()).update(tried_values)
+                of_method.setdefault(name, set()).update(_tried_values(found, name))
     for serious in (True, False):
         names: dict[tuple[str, ...], list[tuple[TaskName, str]]] = {}
         for key, of_method in values.items():
@@ -101,6 +104,23 @@ def not_tuned_doubts(results: Sequence[Result], tried: Sequence[Tried]) -> Itera
             everywhere = len(tasks) == len({task for task, _ in values})
             for task in [None] if everywhere else tasks:
                 yield Doubt("not_tuned", task, None, (), what, serious)
+
+
+def _tried_values(trials: Iterable[Trial], name: str) -> set[Any]:
+    """Returns the values of a setting that were tried; of relative rates, those with the same unit if they are several.
+
+    A rate that is relative to the clip norm or to the noise differs between clip norms and budgets, though the grid
+    gives one number.
+    """
+    trials = list(trials)
+    if name != "learning_rate" or all(trial.learning_rate_per == "one" for trial in trials):
+        return {getattr(trial, name) for trial in trials} - {None}
+    by_unit: dict[Any, set[Any]] = {}
+    for trial in trials:
+        unit = tuple(getattr(trial, one) for one in (*_UNIT_OF_RATE, "noise_multiplier", "model", "optimizer"))
+        by_unit.setdefault(unit, set()).add(trial.learning_rate)
+    several = [rates for rates in by_unit.values() if len(rates) > 1]
+    return set.union(*several) if several else {1.0}
 
 
 def diverged_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:

@@ -96,3 +96,13 @@ def test_a_limit_for_users_needs_a_vocabulary_that_has_a_number_for_them(tmp_pat
     path.write_text(text.replace(days, private), encoding="utf-8")
     with pytest.raises(UserError, match=r"nightly\.conversions\.total\.user_epsilon.*has a private vocabulary"):
         load_config(path)
+
+
+def test_a_limit_for_users_needs_independent_noise(tmp_path: Path) -> None:
+    text = config_path().read_text(encoding="utf-8").replace("user_days: 3}", "user_days: 3, user_epsilon: 9}")
+    correlated = text.replace("epochs: 10, l2_clip_norm: 16}", "epochs: 10, l2_clip_norm: 16, bands: auto}")
+    assert correlated != text
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(correlated, encoding="utf-8")
+    with pytest.raises(UserError, match=r"nightly\.conversions\.total\.user_epsilon.*correlated noise"):
+        load_config(path)

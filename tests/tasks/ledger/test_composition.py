@@ -87,6 +87,10 @@ def test_a_group_of_examples(own_home: Path) -> None:
     private = charges_of([model(vocabulary=VocabularyRelease(10.0, 1e-7, "one"))])
     assert "private vocabulary" in no_group_number(for_group(private, 2))
     assert no_group_number(for_group(private, 1)) == ""
+    correlated = charges_of([model(bands=4)])
+    assert "correlated noise" in no_group_number(for_group(correlated, 2)), "no error when a page asks for a user's ε"
+    assert no_group_number(for_group(correlated, 1)) == ""
+    assert epsilon(correlated, DELTA) > 0
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=4), min_size=1, max_size=6))
