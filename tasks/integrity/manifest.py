@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -48,9 +48,9 @@ _manifests: dict[Path, tuple[_Identity, dict[str, Entry]]] = {}
 _remembering = threading.Lock()
 
 
-def write_manifest(folder: Path) -> None:
-    """Writes the manifest of all files that are in a folder now. Files that are added later are not in it."""
-    names = sorted(_files(folder))
+def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Writes the manifest of the named files, or of all that are in a folder now. Those added later are not in it."""
+    names = sorted(_files(folder) if names is None else names)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         checksums = list(pool.map(lambda name: _read(folder / name), names))
     files = {name: [(folder / name).stat().st_size, checksum] for name, checksum in zip(names, checksums, strict=True)}
