@@ -19,7 +19,10 @@ from tasks.runtime.interrupted_make import watch_make
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one verb and returns the exit status: 0 if it succeeded, 2 for an error that the user can fix."""
+    """Runs one verb and returns the exit status: 0 if it succeeded, 2 for an error that the user can fix.
+
+    A verb that looks for something, such as damage, has status 1 if it found some.
+    """
     options = _parser().parse_args(arguments)
     watch_make()
     try:
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
+    return answer.status
 
 
 @contextlib.contextmanager
@@ -84,6 +87,7 @@ def _add_pipeline_verbs(verbs: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
     add_verb(verbs, "validate", cli_verbs.validate, "check pipelines.yaml and list every mistake in it")
+    add_verb(verbs, "verify", cli_verbs.verify, "read all results and list every file that is not what was written")
 
 
 def _add_data_verbs(verbs: Any) -> None:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a verb found: ``result`` for ``--json``, ``text`` to print without it."""
+    """What a verb found: ``result`` for ``--json``, ``text`` to print without it, and the exit status."""
 
     result: Any
     text: str = ""
+    status: int = 0
 
 
 def add_verb(

@@ -66,6 +66,19 @@ def validate(options: Namespace) -> Answer:
     return Answer({"valid": True, **counts}, f"{config_path()} is valid: {summary}")
 
 
+def verify(options: Namespace) -> Answer:
+    from tasks.verify import verify
+
+    found = verify()
+    lines = [*found["problems"]]
+    if found["without_manifest"]:
+        number = counted(len(found["without_manifest"]), "folder")
+        lines.append(f"{number} of earlier versions without checksums: only what they hold was checked")
+    checked = ", ".join(f"{number:,} {kind}" for kind, number in found["checked"].items())
+    lines.append(f"verified {checked}: {counted(len(found['problems']), 'problem')}")
+    return Answer(found, "\n".join(lines), status=1 if found["problems"] else 0)
+
+
 def generate(options: Namespace) -> Answer:
     from tasks.config.loading import load_config
     from tasks.logs.synthetic import generate, read_ceiling

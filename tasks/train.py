@@ -9,6 +9,7 @@ from pathlib import Path
 from tasks.config.loading import load_config
 from tasks.data.prepared import open_prepared
 from tasks.runtime.trial_runs import live_run
+from tasks.training.checkpoint import checkpoint_of
 from tasks.training.finished import is_trained
 from tasks.training.hardware import is_first_process
 from tasks.training.items import PlannedTrial, TrainedTrial, TrialGroup
@@ -47,4 +48,6 @@ def train(group: TrialGroup) -> list[TrainedTrial] | None:
     for item in group["items"]:
         if item["number"] not in logged:
             log(item, reused=True)
+        # What a run leaves that was killed between writing its folder and deleting its checkpoints.
+        checkpoint_of(trials[item["number"]].key).discard()
     return [logged[item["number"]] for item in group["items"]]

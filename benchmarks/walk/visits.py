@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 SERVICES = {
     "tasks.runtime": "home folder, progress lines, Dask and MLflow, for every step",
+    "tasks.integrity": "checksums of the files that steps hand on",
     "tasks.config": "a step runs in a process of its own, so each reads the settings",
 }
 """Rooms that no row passes: the steps use them."""

@@ -13,8 +13,10 @@ from tasks.data.parsed_blocks import ParsedBlock
 from tasks.data.parts import Part
 from tasks.data.prepared import Layout
 from tasks.data.schema import Schema
+from tasks.integrity.manifest import check_folder
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json
+from tasks.runtime.progress import say
 
 ROWS_OF_A_COPY = 1 << 17
 
@@ -41,6 +43,11 @@ def find_earlier_rows(name: str, dataset: Dataset, parts: Sequence[Part], encodi
         count = len(schema.get("parts", ()))
         fits = schema.get("encoding") == encoding and 0 < count < len(keys) and schema["parts"] == keys[:count]
         if fits and (best is None or count > best.parts) and _is_before(parts[:count], parts[count:]):
+            try:
+                check_folder(path.parent)
+            except UserError as error:
+                say(f"{name}: earlier rows are not reused: {error}")
+                continue
             best = EarlierRows(_layout(path.parent, dataset, schema), count, _days(schema))
     return best
 

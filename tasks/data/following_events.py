@@ -107,7 +107,7 @@ def _write_block(path: Path, columns: dict[str, np.ndarray]) -> None:
     if not np.isfinite(columns["time"]).all():
         raise ValueError(f"{path}: a time is not finite")
     batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
-    with whole_file(path) as temporary, pa.ipc.new_file(str(temporary), batch.schema) as writer:
+    with whole_file(path, durable=False) as temporary, pa.ipc.new_file(str(temporary), batch.schema) as writer:
         writer.write_batch(batch)
 
 
@@ -150,7 +150,7 @@ def _count_group(paths: tuple[list[Path], list[Path]], first_key: int, last_key:
     keys, events, times = map(np.concatenate, columns)
     kept = _earliest(keys, events, times)
     counts = _count(row_keys, row_times, keys[kept], times[kept], window)
-    with whole_file(to) as temporary:
+    with whole_file(to, durable=False) as temporary:
         np.concatenate([ends, counts]).tofile(temporary)
 
 
@@ -198,5 +198,5 @@ def _write_counts(groups: list[Path], block: int, rows: Path, to: Path) -> None:
     place = _mapped(rows)["place"].to_numpy()
     counts = np.empty(len(place), np.float32)
     counts[place] = np.concatenate(slices)
-    with whole_file(to) as temporary, temporary.open("wb") as file:
+    with whole_file(to, durable=False) as temporary, temporary.open("wb") as file:
         np.save(file, counts)

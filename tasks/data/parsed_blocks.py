@@ -114,14 +114,17 @@ def parse_block(reader: LogReader, block: Block, folder: Path) -> BlockReport:
     if dataset.time_column:
         columns["time"] = table[dataset.time_column].combine_chunks()
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    with whole_file(folder / f"{block.number}.arrow") as path, pa.ipc.new_file(str(path), batch.schema) as file:
+    with (
+        whole_file(folder / f"{block.number}.arrow", durable=False) as path,
+        pa.ipc.new_file(str(path), batch.schema) as file,
+    ):
         file.write_batch(batch)
     for number, events in enumerate(dataset.following):
         _write_following(
             folder / f"{block.number}.arrow", number, events, rows=rows, all_rows=all_rows, dataset=dataset
         )
     if rows.bad:
-        with whole_file(folder / f"{block.number}.bad") as path:
+        with whole_file(folder / f"{block.number}.bad", durable=False) as path:
             path.write_text(json.dumps(sorted(rows.bad)), encoding="utf-8")
 
     times = columns["time"].to_numpy() if dataset.time_column and table.num_rows else None

@@ -25,7 +25,7 @@ from tasks.data.encoding import encode_rows
 from tasks.data.kept_vocabulary import KeptVocabulary, VocabularyKeeper
 from tasks.data.parsed_blocks import ParsedBlock
 from tasks.data.parts import BLOCK_BYTES, NOT_IN_KEY, Part, parse_files
-from tasks.data.prepared import Layout, fingerprint
+from tasks.data.prepared import Layout, check_tokens, fingerprint, open_prepared, read_prepared
 from tasks.data.quality import (
     check_bad_rows,
     check_same_columns,
@@ -46,6 +46,7 @@ from tasks.data.vocabulary import (
     reused_vocabulary,
     vocabulary_rule,
 )
+from tasks.integrity.manifest import write_manifest
 from tasks.logs.files import RawFile, find_files
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
@@ -112,7 +113,7 @@ def prepare_files(
     night = splitting.night
     key = [PREPARE_VERSION, description, rule, [file.identity for file in files], keeper.fitted_on]
     final = home() / "data" / name / short_hash([*key, *([night["day"], sorted(night["days"])] if night else [])])
-    if final.is_dir():
+    if final.exists():
         if _too_many_bad_rows(final, dataset):
             check_bad_rows(dataset, parse_files(name, dataset, files, block_bytes=block_bytes))
         keeper.save(final)
@@ -130,6 +131,10 @@ def prepare_files(
                 preparation = _Preparation(name, dataset, parts, folder, rule, keeper, splitting, encoding)
                 schema = preparation.run(_ceiling(files[0]))
                 write_json(folder / "schema.json", schema)
+                written = read_prepared(folder)
+                for split in SPLITS:
+                    check_tokens(written, split)
+                write_manifest(folder)
                 keeper.save(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -299,7 +304,7 @@ class _Preparation:
 
 def _too_many_bad_rows(folder: Path, dataset: Dataset) -> bool:
     """Whether a prepared folder has more bad rows than the description now tolerates."""
-    statistics = read_json(folder / "schema.json")["statistics"]
+    statistics = open_prepared(folder).statistics
     return sum(statistics["bad_rows"].values()) > dataset.tolerated_bad_rows * statistics["lines"]
 
 

@@ -1,4 +1,4 @@
-"""Prepared data on disk: .npy arrays for each split, described by ``schema.json``.
+"""Prepared data on disk: .npy arrays for each split, described by ``schema.json`` and listed in a manifest.
 
 Rows are in chronological order. Preparation writes them in ranges; training memory-maps the arrays.
 """
@@ -20,13 +20,16 @@ import pyarrow.compute as pc
 from dp_core.models.spec import CategoricalFeature
 from tasks.config.dataset import SPLIT_FRACTIONS
 from tasks.data.schema import Schema, SourceFacts, SplitFacts, Statistics, VocabularyFacts
+from tasks.integrity.manifest import SMALL_BYTES, check_folder
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json
+from tasks.runtime.progress import say
 
 if TYPE_CHECKING:
     from dp_core.accounting.mechanism import VocabularyRelease
 
 _TOKENS_AT_ONCE = 100_000
+_ROWS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -134,17 +137,53 @@ class Prepared:
 
 
 def open_prepared(path: Path) -> Prepared:
-    """Opens a folder that ``tasks.data.preparation.prepare`` made, and checks the shapes of all its arrays.
+    """Opens a folder that ``tasks.data.preparation.prepare`` made, and checks its files and the shapes of all arrays.
 
     A process checks a folder once: it is opened again only if a file of it has changed since.
 
     Raises:
-        UserError: The folder is missing, or does not fit its schema.
+        UserError: The folder is missing, a file is not what was written, or does not fit the schema.
     """
     if not path.is_dir():
         raise UserError(f"there is no prepared data in {path}: prepare the dataset first")
+    read = check_folder(path)
     files = [path / "schema.json", *sorted(path.glob("*/*.npy"))]
-    return _open(path, tuple((str(file), *_version(file)) for file in files))
+    prepared = _open(path, tuple((str(file), *_version(file)) for file in files))
+    if read is None and path not in _said:
+        _said.add(path)
+        say(f"{path} has no manifest, because an earlier version prepared it: it is used as it is")
+    for split in prepared.splits:
+        file = path / split / "categoricals.npy"
+        version = file, *_version(file)
+        # Preparation checks tokens before it writes the manifest, so a large file that was not changed is right.
+        if version not in _tokens_checked and (read is None or version[2] <= SMALL_BYTES or _name(file, path) in read):
+            check_tokens(prepared, split)
+            _tokens_checked.add(version)
+    return prepared
+
+
+# Folders without a manifest that were said, and files of tokens that were checked, by this process.
+_said: set[Path] = set()
+_tokens_checked: set[tuple[Path, int, int, int]] = set()
+
+
+def _name(file: Path, folder: Path) -> str:
+    return file.relative_to(folder).as_posix()
+
+
+def check_tokens(prepared: Prepared, split: str) -> None:
+    """Raises ``UserError`` if a token id of a split is negative or beyond its table."""
+    sizes = np.array([column.vocabulary_size for column in prepared.categorical_columns])
+    ids = prepared.split(split, next(iter(prepared.tasks))).categoricals
+    for first in range(0, len(ids) if len(sizes) else 0, _ROWS_AT_ONCE):
+        piece = ids[first : first + _ROWS_AT_ONCE]
+        wrong = np.flatnonzero((piece.min(axis=0) < 0) | (piece.max(axis=0) >= sizes))
+        if len(wrong):
+            column = prepared.categorical_columns[wrong[0]]
+            raise UserError(
+                f"{prepared.path / split / 'categoricals.npy'} is damaged: a token id of {column.name} is not "
+                f"between 0 and {column.vocabulary_size - 1:,}. Delete the folder {prepared.path} and run again"
+            )
 
 
 def _version(file: Path) -> tuple[int, int, int]:
@@ -157,6 +196,15 @@ def _version(file: Path) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _open(path: Path, files: tuple[tuple[str, int, int, int], ...]) -> Prepared:
+    return read_prepared(path)
+
+
+def read_prepared(path: Path) -> Prepared:
+    """Reads the schema of a folder and checks the shapes of its arrays, without the checksums.
+
+    Raises:
+        UserError: A file is missing or does not fit the schema.
+    """
     try:
         schema: Schema = read_json(path / "schema.json")
         prepared = Prepared(

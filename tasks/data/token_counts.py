@@ -90,7 +90,7 @@ def _groups(distinct: np.ndarray, cuts: Sequence[int], portion_size: int) -> lis
 
 def _write_counts(block: ParsedBlock, rows: int, cuts: Sequence[int], file: Path) -> None:
     """Counts the tokens in the first rows of a block; writes a batch for each portion of each column."""
-    with whole_file(file) as path, pa.ipc.new_file(str(path), _SCHEMA) as writer:
+    with whole_file(file, durable=False) as path, pa.ipc.new_file(str(path), _SCHEMA) as writer:
         names = block.dataset.categorical_columns
         for name, (indices, dictionary), count in zip(names, block.tokens(), cuts, strict=True):
             counts = np.bincount(indices[:rows], minlength=len(dictionary))

@@ -10,22 +10,29 @@ Besides, the key has the version of dp-accounting and the code that works the an
 - all of ``dp_core/accounting/`` and what it imports (``tasks.privacy.accounting_sources``);
 - this module, which turns settings into events and splits δ;
 - the module of the function that works the answer out, if it is another one (``tasks.privacy.questions``).
+
+An answer is sealed with its checksum. One that was changed on disk is thrown away, said, and worked out again: an ε
+that someone lowered would pass for a guarantee.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tasks.integrity.sealed import Damaged, seal, unseal
 from tasks.privacy.accounting_sources import accounting_sources
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT, home, read_json, short_hash, write_json
+from tasks.runtime.progress import say
 
 if TYPE_CHECKING:
     from dp_core.accounting.epsilon import EpsilonBound
@@ -205,16 +212,41 @@ def remembered(answer: Callable[..., Any], /, **asked: Any) -> Any:
         raise TypeError(f"{answer.__qualname__} sees more than its arguments: its answers must not be cached")
     question = {"of": f"{answer.__module__}.{answer.__qualname__}", "asked": _plain(asked)}
     key = short_hash([_accounting_version(), code_version(_module_of(answer)), question])
-    path = home() / "cache" / "accounting" / f"{key}.json"
+    path = cache_folder() / f"{key}.json"
     if path.exists():
-        return _from_json(read_json(path, alone=True)["answer"])
+        try:
+            kept = read_answer(path)
+            if kept["question"] != json.loads(json.dumps(question)):
+                raise Damaged(f"{path} is damaged: it answers another question")
+            return _from_json(kept["answer"])
+        except (UserError, OSError) as error:
+            say(f"{str(error).partition('. ')[0]}. It is thrown away, and the answer is worked out again")
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
     try:
         value = answer(**asked)
     except (ArithmeticError, MemoryError, ValueError) as error:
         # The settings are too extreme for the accountant; only the user can change them.
         raise UserError(f"the accountant cannot work this out: {error}") from None
-    write_json(path, {"question": question, "answer": _to_json(value)})
+    write_json(path, seal({"question": question, "answer": _to_json(value)}))
     return value
+
+
+def cache_folder() -> Path:
+    """Returns the folder of the cached answers."""
+    return home() / "cache" / "accounting"
+
+
+def read_answer(path: Path) -> dict[str, Any]:
+    """Reads a cached answer with its question. Raises ``UserError`` if it is not what was written."""
+    kept, _ = unseal(path, read_json(path, alone=True), advice="Delete it")
+    if kept.keys() != {"question", "answer"}:
+        raise Damaged(f"{path} is damaged: it is no answer. Delete it")
+    if str(kept["question"]["of"]).endswith("._epsilon_bound"):
+        epsilon, *bounds = _from_json(kept["answer"])
+        if epsilon < min(bounds[:2]):
+            raise Damaged(f"{path} is damaged: its ε is below both bounds that it comes from. Delete it")
+    return kept
 
 
 def _plain(value: Any) -> Any:

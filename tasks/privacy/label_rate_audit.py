@@ -7,7 +7,7 @@ import math
 from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.release_noise import GaussianNoise
 from dp_core.training.label_rate import bias_of, label_rate_noise_multiplier
-from tasks.training.finished import Evidence
+from tasks.privacy.audit_evidence import Evidence
 from tasks.training.trial import Trial
 
 # A draw further away, in standard deviations, has a probability of 4·10⁻⁸.

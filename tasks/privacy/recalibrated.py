@@ -9,7 +9,8 @@ import dp_accounting
 from dp_core.accounting.epsilon import REPLACE_SPECIAL, epsilon_bound
 from dp_core.audit.release_noise import GaussianNoise
 from dp_core.evaluation.integer_noise import DISTANCE
-from tasks.training.finished import Evidence, TrialRecord
+from tasks.privacy.audit_evidence import Evidence
+from tasks.training.finished import TrialRecord
 from tasks.training.trial import Trial
 
 

@@ -25,6 +25,7 @@ from dp_core.audit.sampling_checks import sampling_defects
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
 from dp_core.labels.record import LabelRecord, response_defects
+from tasks.privacy.audit_evidence import Evidence
 from tasks.privacy.audit_result import AttackResult, AuditResult
 from tasks.privacy.cached_accounting import epsilon_lower_of, epsilon_of
 from tasks.privacy.label_rate_audit import label_rate_findings
@@ -32,7 +33,7 @@ from tasks.privacy.label_statement import label_statement
 from tasks.privacy.recalibrated import recalibration_findings, recalibration_row
 from tasks.privacy.statement import diverged_statement, non_private_statement, private_statement
 from tasks.runtime.errors import UserError
-from tasks.training.finished import Evidence, TrialRecord
+from tasks.training.finished import TrialRecord
 from tasks.training.trial import Trial
 from tasks.training.warm_start import Start
 

@@ -1,7 +1,10 @@
-"""The folder for generated files, and atomic writes into it.
+"""The folder for generated files, and atomic, durable writes into it.
 
 Everything the pipeline generates is in one folder: ``var/`` in the checkout, or ``DP_ADS_HOME``. It can be deleted at
 any time.
+
+A file or folder gets its name after its contents are on the disk, and the name is on the disk before the write counts
+as done. So a power cut leaves the earlier version or the new one, never an empty file.
 """
 
 from __future__ import annotations
@@ -41,15 +44,22 @@ def short_hash(value: Any, length: int = 16) -> str:
 
 
 @contextlib.contextmanager
-def whole_file(final: Path) -> Iterator[Path]:
-    """Yields a temporary path. The file is renamed to ``final`` if the block succeeds, and deleted otherwise."""
+def whole_file(final: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yields a temporary path. The file is renamed to ``final`` if the block succeeds, and deleted otherwise.
+
+    ``durable`` is False for files in a ``whole_directory``, which syncs them at its end, and for those deleted soon.
+    """
     descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
     os.close(descriptor)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o644)
+        if durable:
+            _sync(temporary)
         temporary.replace(final)
+        if durable:
+            _sync(final.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -100,23 +110,41 @@ def _damaged(path: Path, reason: str, *, alone: bool = False) -> UserError:
 
 
 @contextlib.contextmanager
-def whole_directory(final: Path) -> Iterator[Path]:
+def whole_directory(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
     """Yields an empty temporary folder. It is renamed to ``final`` if the block succeeds, and deleted otherwise.
 
-    If another process has created ``final`` in the meantime, that one is kept.
+    If another process has created ``final`` in the meantime, that one is kept. ``mode`` is the folder's.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
     try:
         yield temporary
-        temporary.chmod(0o755)
+        temporary.chmod(mode)
+        _sync_tree(temporary)
         try:
             temporary.rename(final)
         except OSError:
             if not final.is_dir():
                 raise
+        _sync(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Waits until a folder and everything below it is on the disk: what a folder holds, before the folder."""
+    for below, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(below, name))
+        _sync(Path(below))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def point_latest_at(folder: Path, name: str = "latest") -> None:
@@ -125,3 +153,4 @@ def point_latest_at(folder: Path, name: str = "latest") -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name)
     os.replace(temporary, folder.parent / name)
+    _sync(folder.parent)

@@ -51,6 +51,6 @@ def require_guarantee(finished: FinishedTrial) -> None:
 def trial_called(public_name: str) -> FinishedTrial | None:
     """Returns the trial with a public name, if it is in this home."""
     for path in sorted((home() / "trials").glob(f"*/{PUBLIC_NAME}")):
-        if path.read_text(encoding="utf-8").strip() == public_name:
+        if path.read_text(encoding="utf-8", errors="replace").strip() == public_name:
             return FinishedTrial.open(path.parent.name)
     return None

@@ -267,10 +267,13 @@ def _score_block(predictor: Predictor, reader: LogReader, block: Block, folder: 
     batch = pa.RecordBatch.from_arrays(
         [pa.array(rows.places.astype(np.int64)), pa.array(predictions)], names=["place", "prediction"]
     )
-    with whole_file(folder / f"{block.number}.arrow") as path, pa.ipc.new_file(str(path), batch.schema) as file:
+    with (
+        whole_file(folder / f"{block.number}.arrow", durable=False) as path,
+        pa.ipc.new_file(str(path), batch.schema) as file,
+    ):
         file.write_batch(batch)
     if rows.bad:
-        with whole_file(folder / f"{block.number}.bad") as path:
+        with whole_file(folder / f"{block.number}.bad", durable=False) as path:
             path.write_text(json.dumps(sorted(rows.bad)), encoding="utf-8")
     left_out = len(readable.places) - len(rows.places)
     return _BlockResult(rows.total, len(rows.places), left_out, Counter(one.reason for one in rows.bad))

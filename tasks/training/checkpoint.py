@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import shutil
 import time
+import zipfile
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,8 +15,16 @@ import numpy as np
 
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
-from tasks.runtime.home import read_json, whole_directory, write_json
+from tasks.integrity.manifest import check_folder, write_manifest
+from tasks.runtime.errors import UserError
+from tasks.runtime.home import home, read_json, whole_directory, write_json
+from tasks.runtime.progress import say
 from tasks.training.finished import CurvePoint
+
+UNFINISHED = ".unfinished"
+# How many saves of a run are kept.
+KEPT = 2
+_STATE, _PROGRESS = "state.npz", "progress.json"
 
 
 class Mark(TypedDict):
@@ -68,14 +77,24 @@ def digest(state: Any) -> str:
 
 
 class Checkpoint:
-    """Saves an unfinished run at intervals, and restores the newest save.
+    """Saves an unfinished run at intervals, and restores the newest save that is whole.
 
-    Each save is a folder ``<name>.<steps>``. It is complete before the earlier one is deleted.
+    Each save is a folder ``<name>.<steps>`` with a manifest, complete before an earlier one is deleted. The two newest
+    are kept: if one is damaged, the run continues from the other.
+
+    The format is NumPy's and JSON with our manifest, as of all other results, rather than orbax: a save is one folder
+    that is renamed, so that every damage is found by the same check, and NumPy alone reads it.
+
+    Args:
+      folder: The path of the saves, without the number of steps.
+      every_seconds: The time between saves.
+      secret: Whether only the owner may read the saves. Whoever reads those of a secret run may subtract noise.
     """
 
-    def __init__(self, folder: Path, every_seconds: float) -> None:
+    def __init__(self, folder: Path, every_seconds: float, *, secret: bool = True) -> None:
         self._folder = folder
         self._every_seconds = every_seconds
+        self._secret = secret
         self._last = time.monotonic()
 
     def is_due(self) -> bool:
@@ -88,28 +107,36 @@ class Checkpoint:
         if not write:
             return
         earlier = self._saved()
-        with whole_directory(self._folder.with_name(f"{self._folder.name}.{progress.steps}")) as folder:
+        final = self._folder.with_name(f"{self._folder.name}.{progress.steps}")
+        # A temporary folder is its owner's alone, so nobody reads a file of it before its mode is set.
+        with whole_directory(final, mode=0o700 if self._secret else 0o755) as folder:
             arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-            np.savez(folder / "state.npz", **arrays)
+            np.savez(folder / _STATE, **arrays)
             counts = progress.sampling and progress.sampling.to_json()
             rest = dataclasses.asdict(dataclasses.replace(progress, sampling=None))
-            write_json(folder / "progress.json", {**rest, "sampling": counts})
-        for folder in earlier:
+            write_json(folder / _PROGRESS, {**rest, "sampling": counts})
+            write_manifest(folder)
+            if self._secret:
+                for path in folder.iterdir():
+                    path.chmod(0o600)
+        for folder in [path for path in earlier if path != final][: -(KEPT - 1)]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, fresh: Any) -> tuple[Any, Progress]:
-        """Returns the newest saved state (as NumPy arrays) and its progress, or ``fresh`` and no progress."""
+        """Returns the newest whole state (as NumPy arrays) and its progress, or ``fresh`` and no progress.
+
+        A damaged save is said and deleted: a later save may have its name.
+        """
         saved = self._saved()
-        if not saved:
-            return fresh, Progress()
-        leaves, structure = jax.tree.flatten(fresh)
-        with np.load(saved[-1] / "state.npz") as file:
-            stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
-        stored_progress = read_json(saved[-1] / "progress.json")
-        counts, log = stored_progress.pop("sampling"), StepLog(**stored_progress.pop("log"))
-        sampling = counts and SamplingCounts.from_json(counts)
-        progress = Progress(**stored_progress, sampling=sampling, log=log)
-        return jax.tree.unflatten(structure, stored), progress
+        for folder in reversed(saved):
+            try:
+                return _read(folder, fresh)
+            except UserError as error:
+                say(f"the checkpoint {folder} is not used: {str(error).partition('. ')[0]}")
+                shutil.rmtree(folder, ignore_errors=True)
+        if saved:
+            say(f"no checkpoint of {self._folder.name} is whole: its training starts from the beginning")
+        return fresh, Progress()
 
     def discard(self) -> None:
         for folder in self._saved():
@@ -117,4 +144,27 @@ class Checkpoint:
 
     def _saved(self) -> list[Path]:
         found = self._folder.parent.glob(f"{self._folder.name}.*")
-        return sorted(found, key=lambda folder: int(folder.suffix[1:]))
+        return sorted((path for path in found if path.suffix[1:].isdecimal()), key=lambda path: int(path.suffix[1:]))
+
+
+def _read(folder: Path, fresh: Any) -> tuple[Any, Progress]:
+    """Reads a save. Raises ``UserError`` if it is damaged, or of a state that is not made like ``fresh``."""
+    if check_folder(folder, fully=True) is None:
+        raise UserError(f"{folder} has no manifest")
+    leaves, structure = jax.tree.flatten(fresh)
+    try:
+        with np.load(folder / _STATE, allow_pickle=False) as file:
+            stored = [file[f"leaf_{index}"] for index in range(len(leaves))]
+        values = read_json(folder / _PROGRESS)
+        counts, log = values.pop("sampling"), StepLog(**values.pop("log"))
+        progress = Progress(**values, sampling=counts and SamplingCounts.from_json(counts), log=log)
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"another version wrote it ({type(error).__name__})") from None
+    if any(found.shape != np.shape(leaf) for found, leaf in zip(stored, leaves, strict=True)):
+        raise UserError("its arrays have other shapes than the model's")
+    return jax.tree.unflatten(structure, stored), progress
+
+
+def checkpoint_of(key: str, every_seconds: float = 60.0, *, secret: bool = True) -> Checkpoint:
+    """Returns the checkpoint of the trial with a key."""
+    return Checkpoint(home() / "trials" / UNFINISHED / key, every_seconds, secret=secret)

@@ -25,10 +25,11 @@ from dp_core.training.generators import generator_of
 from dp_core.training.noise import noise_support
 from dp_core.training.step import Hyperparameters, TrainState
 from dp_core.training.witness import DispatchReport, state_checksum
+from tasks.privacy.audit_evidence import CanaryEvidence, Evidence
 from tasks.privacy.label_rate import label_rate_evidence
 from tasks.training.canaries import attacks
 from tasks.training.checkpoint import Progress, digest
-from tasks.training.finished import CanaryEvidence, Evidence, flat_parameters
+from tasks.training.finished import flat_parameters
 from tasks.training.randomness import Randomness, changed_descriptions
 from tasks.training.setup import TrialRun
 from tasks.training.side_by_side import first_alone

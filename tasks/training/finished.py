@@ -1,13 +1,16 @@
 """Finished trials on disk: the one module that knows the files of a finished trial's folder.
 
-Training writes ``record.json``, ``evidence.json`` and ``parameters.npz``, all at once; a run that diverged has no
-``parameters.npz``. The audit adds ``audit.json`` and ``privacy_statement.md``, and ``public_name.txt``, the name of the
-trial where the statement leaves the house. The report adds ``segments.json``, metrics by segment.
+Training writes ``record.json``, ``evidence.json``, ``parameters.npz`` and ``public_name.txt``, the name of the trial
+where its privacy statement leaves the house, all at once and with a manifest; a run that diverged has no
+``parameters.npz``. The audit adds ``privacy_statement.md`` and ``audit.json``, which is sealed with the checksums of
+what it judged and wrote. The report adds ``segments.json``, metrics by segment, sealed too. Folders of earlier versions
+have neither manifest nor seals; they are taken as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -17,15 +20,18 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import numpy as np
 
 from tasks.data.schema import VocabularyFacts
+from tasks.integrity.manifest import check_folder, checksum_of, read_manifest, write_manifest
+from tasks.integrity.sealed import Damaged, seal, unseal
+from tasks.privacy.audit_evidence import Evidence
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import as_fields, home, read_json, whole_directory, write_json, write_text
-from tasks.training.trial import Trial
+from tasks.runtime.progress import say
+from tasks.training.trial import Trial, is_key_of
 
 # A plan asks only whether a trial is trained: it should not wait for the accounting and SciPy.
 if TYPE_CHECKING:
     from dp_core.accounting.mechanism import MechanismRecord
-    from dp_core.audit.release_noise import HistogramNoise
     from dp_core.labels.record import LabelRecord
 
 RECORD = "record.json"
@@ -129,63 +135,6 @@ class TrialRecord(TypedDict):
     jax: str
 
 
-class CanaryEvidence(TypedDict):
-    """Each attack's score of each canary, and which canaries were in the training data."""
-
-    attacks: dict[str, list[float]]
-    included: list[bool]
-
-
-class Evidence(TypedDict):
-    """What was measured on the run itself, for the audit. It is not private.
-
-    Attributes:
-      sampling: ``SamplingCounts.to_json()`` of all batches.
-      program: What the sampler and the compiled program were, by the names of ``MechanismRecord``.
-      log: ``StepLog.to_json()``: what the device reported of each step, against what was sampled.
-      last_state: The checksum of the last state.
-      keys: ``KeyEvidence`` of the run's randomness; None without DP-SGD.
-      device_steps: The step counter of the last state.
-      releases_the_last_state: Whether the released parameters are those of the last state or, with averaging, the
-        average that it holds.
-      attempts: The number of steps and the digest of the state that each attempt at the run began with.
-      saves: The same of each checkpoint.
-      initial_state: The digest of the state before the first step, computed again after the run.
-      released: ``parameters_digest`` of the released parameters, by which a file that was changed later is found out;
-        None if the run diverged. Evidence of earlier versions has none.
-      replays: ``Replay`` of some of the training's dispatches; None without DP-SGD and for a run that diverged.
-      probe: ``Probe.to_json()`` of the compiled step; None without DP-SGD and for a run that diverged.
-      canaries: The attacks' scores, if the trial had canaries and did not diverge.
-      label_transitions: ``[i][j]`` counts the labels of bin i that were trained on as response j; None unless LabelDP.
-      histogram_noise: What was measured of the noise of the histogram that bins were fitted to, if there was one.
-      label_rate: ``LabelRateEvidence`` of the release that the initial bias was computed from, if there was one.
-      noise_coefficients: The first column of the matrix of correlated noise, if there is more than one band.
-      recalibration: ``RecalibrationEvidence``, if a private model was recalibrated.
-      initial_parameters: The digest of the parameters before the first step, if they are another trial's.
-    """
-
-    sampling: dict[str, Any]
-    program: dict[str, Any]
-    log: dict[str, Any]
-    last_state: int
-    keys: dict[str, Any] | None
-    device_steps: int
-    releases_the_last_state: bool
-    attempts: list[Any]
-    saves: list[Any]
-    initial_state: str
-    released: NotRequired[str | None]
-    replays: list[dict[str, Any]] | None
-    probe: dict[str, Any] | None
-    canaries: CanaryEvidence | None
-    label_transitions: list[list[int]] | None
-    histogram_noise: HistogramNoise | None
-    label_rate: NotRequired[dict[str, Any]]
-    recalibration: NotRequired[dict[str, Any] | None]
-    initial_parameters: NotRequired[str]
-    noise_coefficients: NotRequired[list[float]]
-
-
 @dataclasses.dataclass(frozen=True)
 class FinishedTrial:
     """The folder of a finished trial. Each file is parsed once per process, and again only if it was replaced."""
@@ -194,12 +143,27 @@ class FinishedTrial:
 
     @classmethod
     def open(cls, trial: Trial | str) -> FinishedTrial:
-        """Opens the folder of a trial, given the trial or its key. Raises ``UserError`` if it is not trained."""
+        """Opens the folder of a trial, given the trial or its key, and checks the files that training wrote.
+
+        Raises ``UserError`` if it is not trained, or a file is missing or not what was written.
+        """
         key = trial if isinstance(trial, str) else trial.key
         finished = cls(home() / "trials" / key)
-        if not (finished.folder / RECORD).exists():
+        if os.path.lexists(finished.folder):
+            finished.check()
+        else:
             raise UserError(f"no trained trial has the key {key!r}: there is no {finished.folder / RECORD}")
         return finished
+
+    def check(self, *, fully: bool = False) -> None:
+        """Raises ``UserError`` if a file that training wrote is missing or not what was written."""
+        check_folder(self.folder, fully=fully)
+        if not (self.folder / RECORD).is_file():
+            raise Damaged(f"{self.folder} is no finished trial: there is no {self.folder / RECORD}. {self._advice}")
+
+    @property
+    def _advice(self) -> str:
+        return f"Delete {self.folder} and run again: the trial is trained again"
 
     @property
     def trial(self) -> Trial:
@@ -207,7 +171,12 @@ class FinishedTrial:
 
     @property
     def record(self) -> TrialRecord:
-        return _read_once(self.folder / RECORD)
+        """What ran and how well it did. Raises ``UserError`` if it is the record of another trial."""
+        path = self.folder / RECORD
+        record = _read_once(path)
+        if not is_key_of(self.folder.name, record["trial"]):
+            raise Damaged(f"{path} is the record of another trial than {self.folder.name}. {self._advice}")
+        return record
 
     @property
     def mechanism(self) -> MechanismRecord | LabelRecord | None:
@@ -230,7 +199,14 @@ class FinishedTrial:
 
     @property
     def audit(self) -> AuditResult:
-        return _read_once(self.folder / AUDIT)
+        """The audit's verdict. Raises ``UserError`` if it is damaged, or of other files than those in the folder."""
+        path, advice = self.folder / AUDIT, "Delete it and run `python -m tasks audit` again"
+        required = read_manifest(self.folder) is not None
+        result, about = unseal(path, _read_once(path), advice=advice, required=required)
+        for name, checksum in about.items():
+            if not (self.folder / name).is_file() or checksum_of(self.folder / name) != checksum:
+                raise Damaged(f"{self.folder / name} is not the one that {AUDIT} is about. {advice}")
+        return as_fields(path, result)
 
     @property
     def diverged(self) -> bool:
@@ -244,9 +220,9 @@ class FinishedTrial:
     def public_name(self) -> str:
         """A random name, drawn once. The key would let someone who knows all rows but one test candidates for it."""
         path = self.folder / PUBLIC_NAME
-        if not path.exists():
-            write_text(path, secrets.token_hex(8) + "\n")
-        return path.read_text(encoding="utf-8").strip()
+        if not path.exists():  # in a folder of an earlier version
+            write_text(path, _new_name())
+        return path.read_text(encoding="utf-8", errors="replace").strip()
 
     @property
     def statement(self) -> Path:
@@ -261,26 +237,50 @@ class FinishedTrial:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"cannot read {path}: {error}. Delete {self.folder} and train the trial again") from None
+        except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+            raise UserError(f"cannot read {path}: {error}. {self._advice}") from None
 
     def read_segments(self, column: str) -> list[SegmentFacts] | None:
         """Reads the metrics by the segments of a column; None if they were not computed."""
-        path = self.folder / SEGMENTS
-        return _read_once(path).get(column) if path.exists() else None
+        return self._segments().get(column)
 
     def write_segments(self, column: str, segments: list[SegmentFacts]) -> None:
         """Adds the metrics by the segments of a column to those of other columns."""
+        value = {**self._segments(), column: segments}
+        write_json(self.folder / SEGMENTS, seal(value, {RECORD: checksum_of(self.folder / RECORD)}))
+
+    def _segments(self) -> dict[str, list[SegmentFacts]]:
+        """Returns the metrics by column; none, and says so, if the file is damaged: they are computed again."""
         path = self.folder / SEGMENTS
-        write_json(path, {**(_read_once(path) if path.exists() else {}), column: segments})
+        if not path.exists():
+            return {}
+        try:
+            required = read_manifest(self.folder) is not None
+            value, about = unseal(path, _read_once(path), advice="It is computed again", required=required)
+            if about and about.get(RECORD) != checksum_of(self.folder / RECORD):
+                raise Damaged(f"{path} is of another {RECORD}. It is computed again")
+        except UserError as error:
+            say(str(error))
+            path.unlink(missing_ok=True)
+            return {}
+        return value
 
     def write_audit(self, result: AuditResult, statement: str) -> None:
         write_text(self.statement, statement)
-        write_json(self.folder / AUDIT, result)
+        judged = [name for name in (RECORD, EVIDENCE, STATEMENT) if (self.folder / name).exists()]
+        write_json(self.folder / AUDIT, seal({**result}, {name: checksum_of(self.folder / name) for name in judged}))
 
 
 def is_trained(trial: Trial) -> bool:
-    return (trial.folder / RECORD).exists()
+    """Returns whether a trial is trained. Raises ``UserError`` if it has a folder that is not whole."""
+    if not os.path.lexists(trial.folder):
+        return False
+    FinishedTrial.open(trial)
+    return True
+
+
+def _new_name() -> str:
+    return secrets.token_hex(8) + "\n"
 
 
 def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parameters: Mapping[str, Any] | None) -> None:
@@ -295,6 +295,8 @@ def write_finished(trial: Trial, record: TrialRecord, evidence: Evidence, parame
             np.savez(folder / PARAMETERS, **arrays)
         write_json(folder / EVIDENCE, evidence)
         write_json(folder / RECORD, record)
+        write_text(folder / PUBLIC_NAME, _new_name())
+        write_manifest(folder)
 
 
 def flat_parameters(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -82,7 +82,11 @@ def run_trial(
     if refused is None and progress.steps < run.steps:
         return  # interrupted by stop_after: the checkpoint has everything
     if refused is not None:
-        _blame_the_data(run, refused)
+        try:
+            _blame_the_data(run, refused)
+        except UserError:
+            run.checkpoint.discard()  # the data must be prepared again, so that nothing resumes from it
+            raise
         say(f"{trial.label()}: diverged, step {refused:,} has no finite gradients")
         progress.curve.append({"step": refused, "train_loss": None, "validation_loss": None})
     _finish(run, state, progress, recordings)

@@ -28,12 +28,11 @@ from tasks.config.dataset import TaskName
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared, Split, open_prepared
 from tasks.privacy.label_rate import draw_label_sum, with_initial_bias
-from tasks.runtime.home import home
 from tasks.runtime.memory import keep_freed_memory
 from tasks.runtime.progress import say
 from tasks.training.batches import Dispatch, read_dispatches, spans
 from tasks.training.canaries import Canaries, CanaryTokens, canary_tokens, make_canaries, with_canaries
-from tasks.training.checkpoint import Checkpoint, Progress, digest
+from tasks.training.checkpoint import Checkpoint, Progress, checkpoint_of, digest
 from tasks.training.hardware import (
     BatchPlan,
     choose_placement,
@@ -146,7 +145,7 @@ def set_up(
     params = _initial_params(trial, prepared, method.model, examples)
 
     state = trainer.init(params, hyperparameters)
-    checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
+    checkpoint = checkpoint_of(trial.key, checkpoint_seconds, secret=trial.randomness == "secret")
     saved, progress = checkpoint.restore(state)
     _draw_once(progress, trial, randomness, examples)
     entropy = progress.sampling_entropy or randomness.sampling_entropy

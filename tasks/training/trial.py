@@ -170,3 +170,8 @@ class Trial(BaseModel):
         return " · ".join(
             [*parts, f"batch {self.batch_size:,}", counted(float(self.epochs), "epoch"), f"seed {self.seed}"]
         )
+
+
+def is_key_of(key: str, described: Any) -> bool:
+    """Returns whether a key is that of a trial, given as JSON, by this version of the code or an earlier one."""
+    return any(short_hash([version, described]) == key for version in range(TRAINING_VERSION, 0, -1))

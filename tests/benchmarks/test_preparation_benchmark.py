@@ -14,6 +14,7 @@ import pytest
 from benchmarks import preparation
 from benchmarks.polars_preparation import first_difference
 from benchmarks.preparation import bars, prepare_rows, print_report
+from tasks.integrity.manifest import write_manifest
 from tasks.logs.synthetic import generate
 
 SIZES = ("--rows", "1500", "--large-rows", "6000", "--rounds", "1")
@@ -68,6 +69,7 @@ def changed(folder: Path, array: str, place: int | tuple[int, int], change: Call
     values = np.load(folder / f"{array}.npy", mmap_mode="r+")
     values[place] = change(values[place])
     values.flush()
+    write_manifest(folder.parent)  # as if it had been prepared so
 
 
 def test_any_difference_is_found(both: tuple[Path, Path]) -> None:
@@ -82,8 +84,8 @@ def test_any_difference_is_found(both: tuple[Path, Path]) -> None:
 
     # From the last column to the first, so that each difference comes before the earlier ones.
     for array, place, change, column in [
-        ("categoricals", (17, 25), lambda value: value + 1, "C26"),
-        ("categoricals", (199, 0), lambda value: value - 1, "C1"),
+        ("categoricals", (17, 25), lambda value: int(value == 0), "C26"),
+        ("categoricals", (199, 0), lambda value: int(value == 0), "C1"),
         ("integers", missing, lambda _: 0.0, f"I{missing[1] + 1}"),
         ("integers", present, lambda value: value + 1e-4, f"I{present[1] + 1}"),
         ("label_pctr", 3, lambda value: 1 - value, "pctr"),

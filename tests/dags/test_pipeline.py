@@ -130,7 +130,8 @@ def test_every_model_has_its_statement_beside_it(smoke: tuple[Path, subprocess.C
     assert len(trials) == 15
     for trial in trials:
         assert {path.name for path in trial.iterdir()} == {
-            *("parameters.npz", "record.json", "evidence.json", "audit.json", "privacy_statement.md", "public_name.txt")
+            *("parameters.npz", "record.json", "evidence.json", "audit.json", "privacy_statement.md"),
+            *("public_name.txt", "manifest.json"),
         }
 
 

@@ -111,7 +111,8 @@ def tsv_values(description: Dataset, rows: list[list[str]]) -> list[dict[str, An
 
 def assert_equals_oracle(folder: Path, description: Dataset, expected: dict[str, Any], min_count: int) -> None:
     prepared = open_prepared(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["schema.json", "vocabulary.parquet", *SPLITS])
+    names = ["manifest.json", "schema.json", "vocabulary.parquet", *SPLITS]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
     for split in SPLITS:
         for file in ["integers", "categoricals", *(f"label_{task}" for task in description.labels)]:
             actual = np.load(folder / split / f"{file}.npy", mmap_mode="r")

@@ -9,8 +9,10 @@ import pytest
 from tasks.audit import audit, audit_group
 from tasks.plan import plan
 from tasks.privacy.verdict import AuditFailure
+from tasks.runtime.errors import UserError
 from tasks.runtime.home import read_json, write_json
 from tasks.train import train
+from tests.support.trials import renew_manifest
 
 
 def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_home: Path) -> None:
@@ -35,6 +37,9 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     assert (folder / "privacy_statement.md").exists()
     record = read_json(folder / "record.json")
     write_json(folder / "record.json", {**record, "mechanism": {**record["mechanism"], "noise_multiplier": 0.3}})
+    with pytest.raises(UserError, match=r"record\.json is damaged: it has [\d,]+ bytes instead of"):
+        audit(logged)
+    renew_manifest(folder)  # as if training had written it so
     with pytest.raises(AuditFailure, match="over the budget of 2"):
         audit(logged)
     # All trials of a group are audited, and their failures are reported together.
@@ -46,5 +51,8 @@ def test_the_step_writes_the_statement_logs_it_and_fails_a_run_over_budget(own_h
     assert client.get_run(logged["mlflow_run"]).data.tags["audit"] == "failed"
 
     (folder / "evidence.json").unlink()
+    with pytest.raises(UserError, match=rf"evidence\.json is missing\. Delete the folder {folder} and run again"):
+        audit(logged)
+    renew_manifest(folder)
     with pytest.raises(AuditFailure, match="Delete the folder and train again"):
         audit(logged)

@@ -47,7 +47,8 @@ def train(run: str, loss: Callable[[Trial], float | None] = landscape) -> None:
         trial = Trial.model_validate(item["trial"])
         value = loss(trial)
         value = value if value is None else value + trial.seed
-        write_json(trial.folder / "record.json", {"validation_loss": value, "test_loss": value})
+        losses = {"validation_loss": value, "test_loss": value}
+        write_json(trial.folder / "record.json", {"trial": trial.model_dump(mode="json"), **losses})
 
 
 @pytest.fixture(scope="module")

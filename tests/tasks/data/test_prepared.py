@@ -15,6 +15,7 @@ import pytest
 from tasks.data import prepared as prepared_module
 from tasks.data.preparation import prepare
 from tasks.data.prepared import open_prepared
+from tasks.integrity.manifest import write_manifest
 from tasks.runtime.errors import UserError
 from tests.support.preparation_oracle import TSV, dataset, random_rows, write_tsv
 
@@ -93,6 +94,7 @@ def test_prepared_folder_that_does_not_fit_its_schema(tmp_path: Path) -> None:
         open_prepared(folder).split("dev", "pctr")
     labels = folder / "test" / "label_pcvr.npy"
     whole = labels.read_bytes()
+    (folder / "manifest.json").unlink()  # of an earlier version
     for content, message in [
         (whole[:-8], "cannot be read"),
         (b"", "cannot be read"),
@@ -107,6 +109,59 @@ def test_prepared_folder_that_does_not_fit_its_schema(tmp_path: Path) -> None:
     (folder / "schema.json").write_text("{}")
     with pytest.raises(UserError, match="not a schema of prepared data"):
         open_prepared(folder)
+
+
+@pytest.fixture
+def folder(own_home: Path, tmp_path: Path) -> Path:
+    return prepare("logs", dataset(TSV), write_tsv(tmp_path / "raw", random_rows(100)), min_count=2)
+
+
+@pytest.mark.parametrize("token", [-1, 10_000])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_token_beyond_its_table_is_refused(folder: Path, split: str, token: int) -> None:
+    """Also if the checksums are right, and also in a folder of an earlier version, which has none."""
+    path = folder / split / "categoricals.npy"
+    ids = np.load(path)
+    ids[3, 1] = token
+    np.save(path, ids)
+    expected = rf"{split}/categoricals\.npy is damaged: a token id of \w+ is not between 0 and \d+. Delete the folder "
+    with pytest.raises(UserError, match=rf"{split}/categoricals\.npy is damaged: its contents"):
+        open_prepared(folder)
+    write_manifest(folder)
+    with pytest.raises(UserError, match=expected):
+        open_prepared(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=expected):
+        open_prepared(folder)
+
+
+def test_the_largest_token_is_in_its_table(folder: Path) -> None:
+    path = folder / "test" / "categoricals.npy"
+    ids = np.load(path)
+    ids[0] = [column.vocabulary_size - 1 for column in open_prepared(folder).categorical_columns]
+    np.save(path, ids)
+    write_manifest(folder)
+    open_prepared(folder)
+
+
+def test_a_folder_of_an_earlier_version_is_used_and_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "manifest.json").unlink()
+    first = open_prepared(folder)
+    assert capsys.readouterr().out.endswith(
+        f"{folder} has no manifest, because an earlier version prepared it: it is used as it is\n"
+    )
+    assert open_prepared(folder) == first
+    assert capsys.readouterr().out == ""
+
+
+def test_preparing_again_finds_damage(folder: Path, tmp_path: Path) -> None:
+    for name in ("train/label_pctr.npy", "schema.json", "vocabulary.parquet"):
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(kept[:-1])
+        with pytest.raises(UserError, match=rf"{name} is damaged: .* Delete the folder {folder} and run again"):
+            prepare("logs", dataset(TSV), tmp_path / "raw", min_count=2)
+        (folder / name).write_bytes(kept)
+    assert prepare("logs", dataset(TSV), tmp_path / "raw", min_count=2) == folder
 
 
 def test_reading_needs_no_dask() -> None:

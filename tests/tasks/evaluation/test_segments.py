@@ -17,7 +17,7 @@ from tasks.evaluation import segments
 from tasks.evaluation.segments import SegmentReader, segment_rows, segments_of
 from tasks.training.finished import FinishedTrial
 from tasks.training.loop import run_trial
-from tests.support.trials import make_prepared, without_privacy
+from tests.support.trials import make_prepared, renew_manifest, without_privacy
 
 
 def described(**changes: object) -> Dataset:
@@ -106,6 +106,7 @@ def test_metrics_by_segment_are_of_the_released_model(own_home: Path, tmp_path: 
 
     reader = SegmentReader({"tiny_clicks": prepared}, {"pcvr": "price"})
     (finished.folder / "parameters.npz").unlink()  # what was computed is kept
+    renew_manifest(finished.folder)
     assert reader.read(trial) == found
     assert SegmentReader({}, {}).read(trial) is None
     assert reader.notes() == []

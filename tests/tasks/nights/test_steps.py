@@ -16,6 +16,7 @@ from tasks.serving.registry import local_model
 from tasks.serving.released import ReleasedModel
 from tasks.training.finished import FinishedTrial
 from tests.dags.test_seven_nights import CONFIG, GOOD
+from tests.support.trials import renew_manifest
 
 pytestmark = pytest.mark.nights
 
@@ -122,6 +123,7 @@ def test_a_failed_audit_releases_nothing_and_gives_the_budget_back(home: Path, n
     record = json.loads(path.read_text())
     record["mechanism"]["noise_multiplier"] *= 1.5  # the record claims more noise than there was
     path.write_text(json.dumps(record))
+    renew_manifest(path.parent)  # as if training had written it so
     with pytest.raises(NightEnded, match="the audit failed, and the champion stays"):
         training_steps.audit(night)
     entry = next(entry for entry in Ledger.open().entries() if entry.key == night["ledger_key"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dp_core.accounting.mechanism import MechanismRecord, VocabularyRelease
+from tasks.integrity.sealed import seal
 from tasks.privacy import cached_accounting
 from tasks.privacy.cached_accounting import (
     epsilon_lower_of,
@@ -163,3 +165,32 @@ def test_trainings_of_different_privacy_have_no_repeat_and_select() -> None:
         assert not same_mechanism([ran, ran, record(**change)])
         with pytest.raises(UserError, match="needs trainings of equal privacy"):
             selected_epsilon_of([ran, record(**change)], 1e-5, mean_trials=4)
+
+
+@pytest.mark.parametrize("damage", ["lower", "resealed", "empty", "truncated", "a list", "another question"])
+def test_a_changed_answer_is_thrown_away_said_and_worked_out_again(
+    own_home: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An ε that was lowered on disk is never used, also if someone sealed it again."""
+    right = epsilon_of(record(), 1e-5)
+    [path] = (own_home / "cache" / "accounting").iterdir()
+    whole = path.read_text()
+    kept = json.loads(whole)
+    low = {"question": kept["question"], "answer": [0.1234, *kept["answer"][1:]]}
+    path.write_text(
+        {
+            "lower": json.dumps({**kept, **low}),
+            "resealed": json.dumps(seal(low)),
+            "empty": "",
+            "truncated": whole[: len(whole) // 2],
+            "a list": "[]",
+            "another question": json.dumps(seal({**low, "question": {"of": "another", "asked": {}}})),
+        }[damage]
+    )
+    assert epsilon_of(record(), 1e-5) == right
+    [line] = capsys.readouterr().out.splitlines()
+    assert str(path) in line
+    assert line.endswith("It is thrown away, and the answer is worked out again")
+    assert path.read_text() == whole
+    assert epsilon_of(record(), 1e-5) == right
+    assert capsys.readouterr().out == ""

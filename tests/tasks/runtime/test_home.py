@@ -1,4 +1,4 @@
-"""Writes are atomic, and equal values have equal hashes."""
+"""Writes are atomic and durable, and equal values have equal hashes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tasks.runtime.home import (
     read_json,
     short_hash,
     whole_directory,
+    whole_file,
     write_json,
     write_text,
 )
@@ -204,6 +206,59 @@ class TestWholeDirectory:
         with pytest.raises(OSError, match="final"):
             in_the_way()
         assert names(tmp_path) == ["final"]
+
+
+@pytest.fixture
+def operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is synced and renamed, in order, by the name of the file or folder."""
+    done: list[tuple[str, str]] = []
+
+    def sync(descriptor: int) -> None:
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+
+    for name in ("rename", "replace"):
+        real = getattr(os, name)
+
+        def renamed(source: Any, target: Any, _real: Any = real) -> None:
+            done.append(("rename", Path(target).name))
+            _real(source, target)
+
+        monkeypatch.setattr(os, name, renamed)
+    monkeypatch.setattr(os, "fsync", sync)
+    return done
+
+
+class TestPowerCut:
+    """A name counts only after the contents are on the disk, and a write is done only after the name is."""
+
+    def test_of_a_file(self, tmp_path: Path, operations: list[tuple[str, str]]) -> None:
+        write_text(tmp_path / "file", "text")
+        (first, temporary), *rest = operations
+        assert first == "sync"
+        assert temporary.startswith(".file.")
+        assert rest == [("rename", "file"), ("sync", tmp_path.name)]
+
+    def test_of_a_folder(self, tmp_path: Path, operations: list[tuple[str, str]]) -> None:
+        with whole_directory(tmp_path / "final") as folder:
+            (folder / "below").mkdir()
+            (folder / "below" / "deep").write_text("1")
+            (folder / "part").write_text("1")
+        assert operations == [
+            *(("sync", name) for name in ("deep", "below", "part", folder.name)),
+            ("rename", "final"),
+            ("sync", tmp_path.name),
+        ]
+
+    def test_what_is_deleted_soon_does_not_wait(self, tmp_path: Path, operations: list[tuple[str, str]]) -> None:
+        with whole_file(tmp_path / "block", durable=False) as path:
+            path.write_text("1")
+        assert operations == [("rename", "block")]
+
+
+def test_a_folder_may_be_for_its_owner_alone(tmp_path: Path) -> None:
+    with whole_directory(tmp_path / "final", mode=0o700):
+        pass
+    assert (tmp_path / "final").stat().st_mode & 0o777 == 0o700
 
 
 class TestLatest:

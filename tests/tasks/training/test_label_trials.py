@@ -13,6 +13,7 @@ import pytest
 import tasks.training.noisy_labels
 import tasks.training.setup
 from tasks.data.prepared import Prepared, Split
+from tasks.integrity.manifest import write_manifest
 from tasks.privacy.verdict import judge
 from tasks.runtime.errors import UserError
 from tasks.training.loop import run_trial
@@ -173,5 +174,6 @@ def test_a_bad_label_is_the_users_to_mend(own_home: Path, tmp_path: Path) -> Non
     labels = np.load(path)
     labels[17] = np.nan
     np.save(path, labels)
+    write_manifest(prepared.path)  # as if it had been prepared so
     with pytest.raises(UserError, match="labels must be non-negative integers"):
         run_trial(label_trial(prepared), prepared)

@@ -12,6 +12,7 @@ from dp_core.accounting.mechanism import MechanismRecord
 from dp_core.audit.sampling_checks import sampling_defects
 from dp_core.audit.sampling_counts import SamplingCounts
 from tasks.data.prepared import Prepared
+from tasks.integrity.manifest import write_manifest
 from tasks.runtime.errors import UserError
 from tasks.training.loop import run_trial
 from tests.support.trials import (
@@ -194,6 +195,7 @@ def with_a_bad_row(prepared: Prepared, column: str, value: float) -> None:
     array = np.load(path)
     array[17] = value
     np.save(path, array)
+    write_manifest(prepared.path)  # as if it had been prepared so
 
 
 @pytest.mark.parametrize(("column", "value"), [("label_pcvr", np.nan), ("integers", np.inf)])

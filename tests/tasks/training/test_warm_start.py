@@ -33,7 +33,15 @@ from tasks.training.setup import set_up
 from tasks.training.trial import Trial
 from tasks.training.warm_start import start_of, starting_parameters
 from tests.planted.planting import plant
-from tests.support.trials import evidence_of, label_trial, make_prepared, make_trial, parameters_of, without_privacy
+from tests.support.trials import (
+    evidence_of,
+    label_trial,
+    make_prepared,
+    make_trial,
+    parameters_of,
+    renew_manifest,
+    without_privacy,
+)
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +254,16 @@ def _stored(prepared: Prepared, changes: dict[str, Any], audit: dict[str, Any] |
     (start.folder / AUDIT).unlink()
     kept = json.loads((source.folder / "record.json").read_text())
     write_json(start.folder / "record.json", {**kept, "trial": start.model_dump(mode="json"), **record})
+    renew_manifest(start.folder)
     if audit is not None:
-        write_json(start.folder / AUDIT, audit)
+        FinishedTrial.open(start).write_audit(audit, "")
     return start
 
 
 def test_a_run_that_diverged_released_nothing_to_start_from(prepared: Prepared) -> None:
     start = _stored(prepared, {}, {"verdict": "diverged"}, test_loss=None)
     (start.folder / PARAMETERS).unlink()
+    renew_manifest(start.folder)
     with pytest.raises(UserError, match=r"has none \(diverged\)"):
         run_trial(secret(prepared, start_from=start.key), prepared)
     shutil.rmtree(start.folder)
