@@ -5,5 +5,5 @@ imports nothing heavy: no JAX, Dask, MLflow, pyarrow or pandas.
 
 Doors: ``loading`` (``load_config``, ``Config``), ``selection`` (the options of one run), ``dataset``, ``pipeline`` and
 ``nightly`` (the sections, and the names that they allow), ``grid_settings`` (the combinations of a grid's values),
-``sections`` (their base class and validators).
+``limits`` (the most steps of a training), ``sections`` (their base class and validators).
 """
