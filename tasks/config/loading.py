@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from dp_core.models.spec import MODELS
 from tasks.config.cross_checks import contradictions
@@ -23,7 +23,7 @@ from tasks.config.names import Name, PipelineName
 from tasks.config.nightly import Nightly
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.config.plugins import import_plugins
-from tasks.config.sections import Count, Distinct, Items, Section, did_you_mean
+from tasks.config.sections import Count, Distinct, Items, OneOrMore, Section, did_you_mean
 from tasks.config.yaml_lines import Problem, listed, read_yaml
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
@@ -31,6 +31,15 @@ from tasks.runtime.home import CHECKOUT
 _T = TypeVar("_T")
 # The shipped file has 30 thousand characters.
 LONGEST_TEXT = 2_000_000
+
+
+def _root(text: str) -> str:
+    if not text.startswith(("/", "~")) or "\0" in text:
+        raise ValueError(f"{text!r} is not an absolute path of a folder, such as /data/logs")
+    return text
+
+
+Root = Annotated[str, AfterValidator(_root)]
 
 
 class Profile(Section):
@@ -58,10 +67,15 @@ class Hardware(Section):
 
 
 class Config(Section):
-    """The whole file. The methods look up an entry by name and raise a ``UserError`` if there is none."""
+    """The whole file. The methods look up an entry by name and raise a ``UserError`` if there is none.
+
+    Attributes:
+        raw_roots: The folders that runs of ``make up`` may read; by default, those of the datasets' ``raw``.
+    """
 
     plugins: Distinct[str] = ()
     hardware: Hardware = Hardware()
+    raw_roots: OneOrMore[Root] = ()
     datasets: Annotated[dict[Name, Dataset], Field(min_length=1)]
     profiles: Annotated[dict[Name, Profile], Field(min_length=1)]
     pipelines: Annotated[dict[PipelineName, Pipeline], Field(min_length=1)]
