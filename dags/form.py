@@ -132,5 +132,6 @@ def raw_param() -> Param:
         type=["null", "string"],
         title=FIELDS["raw"],
         description="A file, a folder or a pattern such as /data/logs/day=*/*.parquet. Needed for a dataset whose "
-        "files pipelines.yaml does not name; otherwise leave it empty.",
+        "files pipelines.yaml does not name; otherwise leave it empty. It must be in one of the folders that raw_roots "
+        "in pipelines.yaml allows.",
     )

@@ -5,5 +5,6 @@ imports nothing heavy: no JAX, Dask, MLflow, pyarrow or pandas.
 
 Doors: ``loading`` (``load_config``, ``Config``), ``selection`` (the options of one run), ``dataset``, ``pipeline`` and
 ``nightly`` (the sections, and the names that they allow), ``grid_settings`` (the combinations of a grid's values),
+``limits`` (the most steps of a training), ``raw_roots`` (what runs of the servers may read),
 ``sections`` (their base class and validators).
 """

@@ -13,20 +13,33 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from dp_core.models.spec import MODELS
 from tasks.config.cross_checks import contradictions
 from tasks.config.dataset import Dataset
-from tasks.config.nightly import Nightly, NightlyName
+from tasks.config.limits import beyond_limits
+from tasks.config.names import Name, PipelineName
+from tasks.config.nightly import Nightly
 from tasks.config.pipeline import Grids, Pipeline
 from tasks.config.plugins import import_plugins
-from tasks.config.sections import Count, Distinct, Items, Section, Some, did_you_mean
+from tasks.config.sections import Count, Distinct, Items, OneOrMore, Section, did_you_mean
 from tasks.config.yaml_lines import Problem, listed, read_yaml
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
 
 _T = TypeVar("_T")
+# The shipped file has 30 thousand characters.
+LONGEST_TEXT = 2_000_000
+
+
+def _root(text: str) -> str:
+    if not text.startswith(("/", "~")) or "\0" in text:
+        raise ValueError(f"{text!r} is not an absolute path of a folder, such as /data/logs")
+    return text
+
+
+Root = Annotated[str, AfterValidator(_root)]
 
 
 class Profile(Section):
@@ -38,7 +51,7 @@ class Profile(Section):
 
     description: str = ""
     only_for_tests: bool = False
-    synthetic_rows: Annotated[Count, Field(ge=1000)]
+    synthetic_rows: Annotated[Count, Field(ge=1000, le=10**9)]
     min_count: Count
     hidden_layers: Items[Count]
     evaluations: Count = 5
@@ -54,14 +67,19 @@ class Hardware(Section):
 
 
 class Config(Section):
-    """The whole file. The methods look up an entry by name and raise a ``UserError`` if there is none."""
+    """The whole file. The methods look up an entry by name and raise a ``UserError`` if there is none.
+
+    Attributes:
+        raw_roots: The folders that runs of ``make up`` may read; by default, those of the datasets' ``raw``.
+    """
 
     plugins: Distinct[str] = ()
     hardware: Hardware = Hardware()
-    datasets: Some[Dataset]
-    profiles: Some[Profile]
-    pipelines: Some[Pipeline]
-    nightly: dict[NightlyName, Nightly] = Field(default={})
+    raw_roots: OneOrMore[Root] = ()
+    datasets: Annotated[dict[Name, Dataset], Field(min_length=1)]
+    profiles: Annotated[dict[Name, Profile], Field(min_length=1)]
+    pipelines: Annotated[dict[PipelineName, Pipeline], Field(min_length=1)]
+    nightly: dict[Name, Nightly] = Field(default={})
 
     def dataset(self, name: str) -> Dataset:
         return _lookup("dataset", name, self.datasets)
@@ -100,11 +118,14 @@ def load_config(path: Path | None = None) -> Config:
     """Reads and checks the file. Raises a ``UserError`` that lists every mistake in it."""
     path = path or config_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_TEXT + 1)
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"the configuration {path} is not UTF-8 text: {error}") from None
+    if len(text) > LONGEST_TEXT:
+        raise UserError(f"the configuration {path} has more than {LONGEST_TEXT:,} characters: is it the right file?")
     try:
         raw, marks, problems = read_yaml(text, path.name)
     except yaml.YAMLError as error:
@@ -119,7 +140,7 @@ def load_config(path: Path | None = None) -> Config:
         except ValidationError as error:
             problems = [_explain(detail) for detail in error.errors() if not _is_echo(detail)]
         else:
-            problems = list(contradictions(config))
+            problems = [*contradictions(config), *beyond_limits(config)]
     if problems:
         raise UserError(listed(path.name, marks, problems))
     return config

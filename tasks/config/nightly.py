@@ -179,7 +179,3 @@ def checked_day(text: object) -> str:
     if day is None:
         raise UserError(f"{DAY_FIELD}: {text!r} is not a day: write it as 2026-01-31")
     return str(day)
-
-
-# The name of an entry is part of the names of its DAG, its model and its pages.
-NightlyName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=60)]

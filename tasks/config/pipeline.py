@@ -39,6 +39,8 @@ SearchName = Literal["all", "random", "extend", "halving"]
 IN_ROUNDS: tuple[SearchName, ...] = ("extend", "halving")
 # Optimisers whose step is proportional to the gradient. The step of others hardly depends on its scale.
 SCALES_WITH_GRADIENT = ("sgd",)
+# Gradients have 32 bits, and their squared norms are compared with the square of the clip norm.
+ClipNorm = Annotated[Finite, Field(ge=1e-15, le=1e15)]
 # The number of steps that noise is correlated over.
 Bands = Annotated[int, Field(ge=1, le=4096)]
 ResponseName = Literal["binary", "k_ary", "bins"]
@@ -103,7 +105,7 @@ class PrivateGrid(TrainingGrid):
     """
 
     sampler: OneOrMore[SamplerName] = ("poisson",)
-    l2_clip_norm: OneOrMore[Finite]
+    l2_clip_norm: OneOrMore[ClipNorm]
     clipping: OneOrMore[ClippingName] = ("fixed",)
     clip_quantile: OneOrMore[Annotated[float, Field(gt=0, lt=1)]] = (0.9,)
     microbatch_size: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = (1,)
@@ -209,7 +211,7 @@ class Grids(Section):
     """
 
     epsilons: Distinct[Finite] = ()
-    seeds: Count = 1
+    seeds: Annotated[Count, Field(le=1000)] = 1
     search: SearchName = "all"
     trainings: Count | None = None
     tasks: dict[TaskName, TaskGrid] = Field(default={})

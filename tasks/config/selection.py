@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from tasks.config.dataset import TASK_TITLES, TASKS, TaskName
 from tasks.config.loading import Config
 from tasks.config.pipeline import Grids, Pipeline
+from tasks.config.raw_roots import outside_roots, under_servers
 from tasks.config.sections import did_you_mean
 from tasks.logs.files import find_files
 from tasks.runtime.errors import UserError
@@ -249,6 +250,13 @@ def _checked_raw(
             f"describes your files, one of: {', '.join(_real_datasets(config))}"
         )
         return None
+    if under_servers():
+        refused = _looked_up(problems, "raw", lambda: (outside_roots(config, given),))
+        if refused is None:
+            return None
+        if refused[0] is not None:
+            problems.append(f"{field}: {refused[0]}")
+            return None
     if _looked_up(problems, "raw", lambda: find_files([given])) is None:
         return None
     # Absolute, since Airflow runs tasks in another folder. A pattern stays a pattern until the log is read.

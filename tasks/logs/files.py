@@ -8,11 +8,13 @@ the day of a log that comes by days.
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.logs.expansion import check_expansion
 from tasks.runtime.errors import UserError
 
 _COMPRESSED = {
@@ -73,7 +75,7 @@ class RawFile:
             return False
 
     def decompress(self, copy: Path) -> None:
-        """Writes the decompressed content to ``copy``."""
+        """Writes the decompressed content to ``copy``. Raises ``UserError`` if it is broken, or suspiciously large."""
         # The check of a run's options finds files too, and should not wait for Arrow.
         import pyarrow as pa
 
@@ -81,6 +83,10 @@ class RawFile:
             with pa.input_stream(str(self.path), compression=self.compression) as packed, copy.open("wb") as file:
                 while piece := packed.read(_PIECE):
                     file.write(piece)
+                    check_expansion(self.path, self.size, copy, file.tell())
+        except UserError:
+            copy.unlink(missing_ok=True)
+            raise
         except pa.ArrowException as error:
             raise IncompleteFile(f"{self.path} is not a complete {self.compression} file: {error}") from None
         except OSError as error:
@@ -99,7 +105,17 @@ def find_files(raw: Sequence[str | Path]) -> list[RawFile]:
 
 def find_paths(raw: Sequence[str]) -> list[Path]:
     """Returns the path of every file of a log once, in order. Raises a ``UserError`` if there is none."""
-    return list(dict.fromkeys(path for item in raw for path in _matching(item)))
+    found: dict[Path, None] = {}
+    for item in raw:
+        try:
+            if "\0" in item:
+                raise UserError(f"the raw log {item!r} has a character that no path has")
+            found |= dict.fromkeys(_matching(item))
+        except OSError as error:
+            raise UserError(f"cannot read the raw log {error.filename or item}: {error.strerror}") from None
+        except RuntimeError:
+            raise UserError(f"the raw log {item} begins with ~ and the name of a user who has no home") from None
+    return list(found)
 
 
 def inspect_file(path: Path) -> RawFile:
@@ -129,7 +145,7 @@ def _matching(item: str) -> Iterator[Path]:
     path = Path(item).expanduser()
     if path.is_dir():
         # Spark and others put hidden files of their own beside the data.
-        inside = (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
+        inside = (file for file in _inside(path) if file.is_file() and not _is_hidden(file.relative_to(path)))
         files = sorted(inside, key=_natural)
         if not files:
             raise UserError(f"the raw log {path} is a folder without files")
@@ -141,6 +157,16 @@ def _matching(item: str) -> Iterator[Path]:
         if not files:
             raise UserError(f"the raw log {path.absolute()} does not exist: no file matches the pattern")
         yield from files
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Yields all files in a folder. Raises ``OSError`` at one that may not be read: its files would be left out."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for parent, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(parent, name) for name in names)
 
 
 def _is_hidden(path: Path) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from tasks.logs.expansion import is_suspicious
+
 if TYPE_CHECKING:
     from tasks.config.dataset import Dataset
     from tasks.logs.files import RawFile
@@ -106,6 +108,8 @@ def _most_lines(file: RawFile, enough: int) -> int | None:
         with gzip.open(file.path) if file.compression else file.path.open("rb") as opened:
             while lines < enough and (piece := opened.read(1 << 20)):
                 lines += piece.count(b"\n")
+                if is_suspicious(file.size, opened.tell()):
+                    return None
     except (OSError, EOFError):
         return None  # reading the log says what is wrong with the file
     return lines + 1  # the last line may lack its end

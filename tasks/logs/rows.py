@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from tasks.config.dataset import Dataset, Label
 from tasks.logs.placeholders import as_number, with_missing
 
+# Labels have 32 bits, which hold every whole number up to this one.
+LARGEST_COUNT = 2**24
+
 
 class Block(NamedTuple):
     """A piece of a raw file, from ``start`` to ``stop`` in the reader's own unit: bytes of text, or row groups."""
@@ -129,10 +132,13 @@ def _not_allowed(task: str, label: Label, column: pa.Array, row: int) -> str:
     value = column[row].as_py()
     found = "no value" if value is None else f"{value:.17g}"
     allowed = "0 or 1" if label.kind == "binary" else "a whole number, 0 or more"
+    if value is not None and value > LARGEST_COUNT and label.kind == "count":
+        allowed += f", at most {LARGEST_COUNT:,}"
     return f"column {label.column!r} has {found}, but the label of {task} (kind {label.kind}) must be {allowed}"
 
 
 def _is_allowed(values: np.ndarray, label: Label) -> np.ndarray:
     if label.kind == "binary":
         return np.isin(values, (0, 1))
-    return (values >= 0) & (values == np.floor(values))
+    largest = LARGEST_COUNT if label.kind == "count" else np.inf
+    return (values >= 0) & (values == np.floor(values)) & (values <= largest)

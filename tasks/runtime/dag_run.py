@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.check import check
-from tasks.config.loading import config_path
+from tasks.config.loading import config_path, load_config
+from tasks.config.raw_roots import outside_roots
 from tasks.config.selection import run_title
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
@@ -41,10 +42,20 @@ def run_pipeline(options: Mapping[str, Any]) -> dict[str, str]:
     conf = {name: value for name, value in options.items() if name != "pipeline" and value is not None}
     if selection.raw is not None:
         conf["raw"] = selection.raw
-    return run_dag(selection.pipeline, run_title(selection), conf, f"profile {selection.profile}")
+    # The servers would refuse it: whoever uses them may read less than whoever has this shell.
+    refused = selection.raw is not None and outside_roots(load_config(), selection.raw) is not None
+    return run_dag(
+        selection.pipeline,
+        run_title(selection),
+        conf,
+        f"profile {selection.profile}",
+        alone_because=f"{selection.raw} is outside of `raw_roots`" if refused else None,
+    )
 
 
-def run_dag(dag: str, title: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
+def run_dag(
+    dag: str, title: str, conf: Mapping[str, Any], what: str, *, alone_because: str | None = None
+) -> dict[str, str]:
     """Runs a DAG to its end and returns the result that its last step printed; see ``run_pipeline``.
 
     Args:
@@ -52,8 +63,12 @@ def run_dag(dag: str, title: str, conf: Mapping[str, Any], what: str) -> dict[st
         title: What the run is, for lists of runs.
         conf: The values of the trigger form.
         what: What the run is, for the first line.
+        alone_because: Why servers that are running do not get the run; None if they do.
     """
     servers = running_servers()
+    if servers is not None and alone_because is not None:
+        say(f"`make up` runs, but {alone_because}: running without it")
+        servers = None
     if servers is not None and servers.config != str(config_path().resolve()):
         say(f"`make up` runs with another configuration, {servers.config}: running without it")
         servers = None

@@ -11,6 +11,7 @@ import numpy as np
 from dp_core.epochs import steps_for_epochs
 from tasks.config.dataset import TaskName
 from tasks.config.grid_settings import Settings, distinct_settings
+from tasks.config.limits import step_problem
 from tasks.config.loading import Config, Profile
 from tasks.config.pipeline import (
     IN_ROUNDS,
@@ -116,7 +117,7 @@ def enumerate_trials(config: Config, selection: Selection, task: TaskName, prepa
     sweep = TaskSweep(config, selection, task)
     examples = prepared.splits["train"]["rows"]
     for mechanism in ("non_private", "dp_sgd", "paper_recipe", "label_dp"):
-        _check_batch_sizes(sweep, mechanism, examples, prepared.dataset)
+        _check_sizes(sweep, mechanism, examples, prepared.dataset)
     for settings, seed in sweep.trainings("non_private"):
         yield _trial(sweep, prepared, "non_private", settings, seed, epsilon=None, target_delta=1 / examples)
     for epsilon in selection.epsilons:
@@ -297,13 +298,16 @@ def _drawn(settings: Sequence[Settings], most: int, cell: Sequence[str]) -> list
     return [settings[index] for index in sorted(rng.choice(len(settings), most, replace=False))]
 
 
-def _check_batch_sizes(sweep: TaskSweep, mechanism: GridName, examples: int, dataset: str) -> None:
+def _check_sizes(sweep: TaskSweep, mechanism: GridName, examples: int, dataset: str) -> None:
     for settings in sweep.settings(mechanism):
         if settings["batch_size"] > examples:
             raise UserError(
                 f"{sweep.path}.tasks.{sweep.task}.{mechanism}.batch_size: a batch of {settings['batch_size']:,} is "
                 f"larger than the {examples:,} training examples of {dataset!r}"
             )
+        problem = step_problem(epochs=settings["epochs"], batch_size=settings["batch_size"], examples=examples)
+        if problem is not None:
+            raise UserError(f"{sweep.path}.tasks.{sweep.task}.{mechanism}.epochs: {problem}")
 
 
 def _check_random_search(sweep: TaskSweep, settings: Sequence[Settings], trainings: int) -> None:

@@ -56,6 +56,8 @@ VALUE_MISTAKES = {
     "label text": ("click", "yes", "not a number", "column 'click' has 'yes', not a finite number"),
     "negative count": ("sales", "-1", "label not allowed", "column 'sales' has -1, …must be a whole number, 0 or more"),
     "fractional count": ("sales", "1.5", "label not allowed", "column 'sales' has 1.5, …pconvs (kind count) must be…"),
+    "count beyond 32 bits": ("sales", "1e308", "label not allowed", "column 'sales' has 1e+308, …at most 16,777,216"),
+    "count that would be rounded": ("sales", "16777217", "label not allowed", "column 'sales' has 16777217, …at most…"),
     "time missing": ("time", "", "bad time", "the time column 'time' has no value"),
     "time is a word": ("time", "noon", "bad time", "column 'time' has 'noon', not a finite number"),
     "time infinite": ("time", "inf", "bad time", "column 'time' has …inf…, not a…number"),
