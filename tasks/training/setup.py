@@ -28,7 +28,7 @@ from tasks.config.dataset import TaskName
 from tasks.config.loading import Hardware
 from tasks.data.prepared import Prepared, Split, open_prepared
 from tasks.privacy.label_rate import draw_label_sum, with_initial_bias
-from tasks.runtime.home import home
+from tasks.runtime.home import home, owners_alone
 from tasks.runtime.memory import keep_freed_memory
 from tasks.runtime.progress import say
 from tasks.training.batches import Dispatch, read_dispatches, spans
@@ -146,7 +146,8 @@ def set_up(
     params = _initial_params(trial, prepared, method.model, examples)
 
     state = trainer.init(params, hyperparameters)
-    checkpoint = Checkpoint(home() / "trials" / ".unfinished" / trial.key, checkpoint_seconds)
+    # Evidence, and the state of a run that is not finished, are not private.
+    checkpoint = Checkpoint(owners_alone(home() / "trials") / ".unfinished" / trial.key, checkpoint_seconds)
     saved, progress = checkpoint.restore(state)
     _draw_once(progress, trial, randomness, examples)
     entropy = progress.sampling_entropy or randomness.sampling_entropy
