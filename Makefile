@@ -19,7 +19,7 @@ CHOICES = $(if $(PROFILE),--profile $(call quoted,$(PROFILE))) $(if $(DATASET),-
 
 .DEFAULT_GOAL := help
 .PHONY: help run nights test test-browser test-servers test-nights effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
-	lock
+	lock audit-lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -96,6 +96,19 @@ lock: ## resolve requirements.in into a new requirements.lock
 		--universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet -o requirements.lock
 	@rm -rf $(VENV)-lock
 	@echo 'requirements.lock written'
+
+# pip-audit asks PyPI. Exit status 1 means known vulnerabilities; 3, that no list could be had.
+audit-lock: ## compare requirements.lock with the list of known vulnerabilities (needs PyPI)
+	@$(PYTHON) -m venv $(VENV)-audit
+	@trap 'rm -rf $(VENV)-audit' EXIT; \
+	$(VENV)-audit/bin/pip install --quiet --disable-pip-version-check pip-audit || \
+		{ echo 'error: pip-audit cannot be installed, so nothing was checked' >&2; exit 3; }; \
+	$(VENV)-audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off -r requirements.lock \
+		> $(VENV)-audit/found 2> $(VENV)-audit/said; status=$$?; cat $(VENV)-audit/found; \
+	if grep -qE '^Name +Version' $(VENV)-audit/found; then exit 1; fi; \
+	if [ $$status -ne 0 ]; then tail -3 $(VENV)-audit/said >&2; \
+		echo 'error: the list of known vulnerabilities cannot be reached, so nothing was checked' >&2; exit 3; fi; \
+	echo 'requirements.lock: no known vulnerabilities'
 
 # The lock lists every package with its hash, so pip has nothing to resolve: --no-deps.
 $(VENV)/installed: requirements.lock

@@ -15,14 +15,18 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import CHECKOUT, home, short_hash, whole_file, write_text
+from tasks.runtime.home import CHECKOUT, home, owners_alone, short_hash, whole_file, write_text
 from tasks.runtime.progress import say
 
 # Training tasks that may run at the same time: one, since a group of trials uses the whole device.
 GPU_POOL_SLOTS = 1
+_NOT_IN_A_HOME = ("?", "%", "$", "#", "\n")
+# A path may have 4,096 bytes on Linux, and the longest below the home folder have a few hundred.
+_LONGEST_HOME = 1024
 # Two commands of `airflow` in one process, since importing Airflow takes seconds.
 _COMMANDS = [
     ["db", "migrate"],
@@ -74,17 +78,47 @@ def airflow_environment(folder: Path) -> dict[str, str]:
     }
 
 
+def check_home() -> None:
+    """Raises ``UserError`` if the home folder's path cannot be used, or nothing can be written there.
+
+    SQLAlchemy reads what follows a ``?`` as options and a ``%`` as an escape, Airflow expands ``$NAME``, and ``#`` ends
+    a path in an address.
+    """
+    folder = home()
+    wrong = [character for character in _NOT_IN_A_HOME if character in str(folder)]
+    if wrong:
+        raise UserError(
+            f"the home folder {folder} has {' and '.join(wrong)} in its path, which the databases there cannot be "
+            "addressed with: choose another folder with DP_ADS_HOME"
+        )
+    if len(os.fsencode(folder)) > _LONGEST_HOME:
+        raise UserError(
+            f"the path of the home folder has {len(os.fsencode(folder)):,} bytes, and the files in it would be too "
+            f"long for the system: choose one with at most {_LONGEST_HOME:,} with DP_ADS_HOME; it is {folder}"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the home folder {folder}: {error.strerror}. Choose another folder with DP_ADS_HOME"
+        ) from None
+
+
 def ensure_airflow(folder: Path) -> None:
     """Creates or migrates the database in an Airflow folder, with the pool ``gpu``, unless that is already done.
 
     An empty database is kept in the home folder, and copied for the second folder.
     """
+    check_home()
+    # It has the password of the UI, keys that sign logins, and logs that repeat values of the data.
+    owners_alone(folder)
     lock = CHECKOUT / "requirements.lock"
     state = short_hash([lock.read_text() if lock.exists() else "", _COMMANDS])
     marker, empty = folder / "ready", home() / "cache" / f"airflow-{state}.db"
     if marker.exists() and marker.read_text() == state:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     is_new = not _database(folder).exists()
     if is_new and empty.exists():
         _copy_database(empty, _database(folder))
@@ -100,6 +134,7 @@ def login() -> tuple[str, str]:
     """Returns the user and password that Airflow's simple auth manager generated for the servers."""
     path = airflow_folder() / "simple_auth_manager_passwords.json.generated"
     try:
+        path.chmod(0o600)
         user, password = next(iter(json.loads(path.read_text()).items()))
     except (OSError, ValueError, StopIteration):
         raise UserError(f"there is no login in {path}, which Airflow's API server writes when it starts") from None

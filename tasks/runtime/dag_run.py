@@ -23,7 +23,7 @@ from tasks.config.selection import run_title
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
 from tasks.runtime.handed_over import Paused, hand_over
-from tasks.runtime.home import home
+from tasks.runtime.home import home, owners_alone
 from tasks.runtime.processes import signals_interrupt, stop_programs
 from tasks.runtime.progress import say
 from tasks.runtime.run_output import RunOutput
@@ -94,8 +94,7 @@ def _run_alone(dag: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
     folder = airflow_folder(alone=True)
     ensure_airflow(folder)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    log = home() / "logs" / f"{dag}-{now}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = owners_alone(home() / "logs") / f"{dag}-{now}.log"
     say(f"running DAG {dag}, {what}; full log: {log}")
     command = [sys.executable, "-m", "airflow", "dags", "test", dag, "--conf", json.dumps(dict(conf))]
     output = RunOutput()
@@ -121,6 +120,7 @@ def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Pat
             text=True,
             errors="replace",
             start_new_session=True,
+            umask=0o077,
         ) as process,
     ):
         assert process.stdout is not None

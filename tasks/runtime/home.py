@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,17 @@ REPORTS_AT = "DP_ADS_REPORTS_AT"
 def home() -> Path:
     """Returns the absolute path of the folder for generated files."""
     return Path(os.environ.get("DP_ADS_HOME") or CHECKOUT / "var").expanduser().resolve()
+
+
+def owners_alone(folder: Path) -> Path:
+    """Makes a folder that its owner alone may enter, or closes it to others, and returns it.
+
+    Files in it, also those that Airflow writes as readable by all, cannot be reached by anyone else.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        folder.chmod(0o700)
+    return folder
 
 
 def short_hash(value: Any, length: int = 16) -> str:

@@ -88,6 +88,7 @@ class Programs:
                     stdout=file,
                     stderr=file,
                     start_new_session=True,
+                    umask=0o077,  # what it writes is for its owner alone
                 )
 
     def wait_for(self, url: str) -> None:

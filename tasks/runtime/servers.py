@@ -13,9 +13,15 @@ from typing import NamedTuple
 
 from tasks.config.loading import config_path, load_config
 from tasks.runtime.airflow_api import AirflowApi, NoAnswer
-from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow, login
+from tasks.runtime.airflow_home import (
+    airflow_environment,
+    airflow_folder,
+    check_home,
+    ensure_airflow,
+    login,
+)
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home
+from tasks.runtime.home import MLFLOW_AT, REPORTS_AT, home, owners_alone
 from tasks.runtime.moved_store import adopt_artifacts
 from tasks.runtime.processes import POLITE_SECONDS, Programs, running, until_signalled
 from tasks.runtime.progress import say
@@ -50,10 +56,11 @@ def up(ports: Ports, host: str = LOOPBACK) -> None:
         mlflow=f"http://{reached}:{ports.mlflow}",
         config=str(config_path().resolve()),
     )
+    check_home()
     with until_signalled(), as_the_running_servers(at):
         _check_free(host, {f"{name.upper()}_PORT": port for name, port in ports._asdict().items()})
-        logs = home() / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        # The log of Airflow's API server repeats the password.
+        logs = owners_alone(home() / "logs")
         ensure_airflow(airflow_folder())
         try:
             with running(logs) as programs:

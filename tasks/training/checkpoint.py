@@ -17,7 +17,7 @@ from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
 from tasks.integrity.manifest import check_folder, write_manifest
 from tasks.runtime.errors import UserError
-from tasks.runtime.home import home, read_json, whole_directory, write_json
+from tasks.runtime.home import home, owners_alone, read_json, whole_directory, write_json
 from tasks.runtime.progress import say
 from tasks.training.finished import CurvePoint
 
@@ -167,4 +167,5 @@ def _read(folder: Path, fresh: Any) -> tuple[Any, Progress]:
 
 def checkpoint_of(key: str, every_seconds: float = 60.0, *, secret: bool = True) -> Checkpoint:
     """Returns the checkpoint of the trial with a key."""
-    return Checkpoint(home() / "trials" / UNFINISHED / key, every_seconds, secret=secret)
+    # Evidence, and the state of a run that is not finished, are not private.
+    return Checkpoint(owners_alone(home() / "trials") / UNFINISHED / key, every_seconds, secret=secret)
