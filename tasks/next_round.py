@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.config.loading import Config, load_config
@@ -12,6 +12,7 @@ from tasks.plan import planned_items
 from tasks.reporting.results import Outcome
 from tasks.rounds.cells import Asked
 from tasks.rounds.finalists import NAME as SEEDS
+from tasks.rounds.halving import NAME as HALVING
 from tasks.rounds.history import History, Round
 from tasks.rounds.registry import planners_of
 from tasks.runtime.errors import UserError
@@ -61,7 +62,7 @@ def next_round(run_folder: str, number: int | None = None) -> list[TrialGroup] |
 def _asked_next(config: Config, plan: Plan) -> tuple[str, list[Asked]]:
     """Returns the trials of the next round and the name of the planner that asks for them; none if all are done."""
     history = history_of(config, plan)
-    known = {outcome.trial for outcome in history.outcomes}
+    known = {outcome.trial: outcome for outcome in history.outcomes}
     planners = planners_of(history.pipeline, history.grids)
     names = [planner.name for planner in planners]
     last = history.rounds[-1].planner
@@ -70,10 +71,22 @@ def _asked_next(config: Config, plan: Plan) -> tuple[str, list[Asked]]:
         most = planner.most_rounds(history.pipeline, history.grids)
         if len(history.planned_by(planner.name)) >= most:
             continue
-        asked = {one.trial: one for one in planner.plan(history) if one.trial not in known}
+        asked = {one.trial: one for one in planner.plan(history) if _is_missing(one, planner.name, known)}
         if asked:
             return planner.name, list(asked.values())
     return "", []
+
+
+def _is_missing(asked: Asked, planner: str, known: Mapping[Trial, Outcome]) -> bool:
+    """Returns whether a round must have a trial that a planner asks for.
+
+    It must if the run has not trained it. It must also if the run has trained it for something else: for the paper's
+    recipe, where our search asks for the same setting, or as a part of a longer training, where a rung asks for a
+    whole one of as many epochs. Such a trial moves into the new round and is not trained again.
+    """
+    if asked.trial not in known or planner == HALVING:
+        return True
+    return not set(_recipes(asked, known[asked.like].recipes, planner)) <= set(known[asked.trial].recipes)
 
 
 def history_of(config: Config, plan: Plan) -> History:
@@ -100,27 +113,40 @@ def _outcome(item: PlannedTrial) -> Outcome:
     return Outcome(trial, record["validation_loss"], record["test_loss"], tuple(item.get("recipes", ())))
 
 
-def _recipes(asked: Asked, like: PlannedTrial, planner: str) -> list[RecipeName]:
+def _recipes(asked: Asked, like: Sequence[RecipeName], planner: str) -> list[RecipeName]:
     """Returns the recipes of DP-SGD that a later trial belongs to: those of the one in whose place it stands.
 
     A search adds trainings to our recipe only. The other seeds of what was chosen belong to either.
     """
     if asked.trial.mechanism != "dp_sgd":
         return []
-    return [recipe for recipe in like.get("recipes", []) if recipe != "paper_recipe" or planner == SEEDS]
+    return [recipe for recipe in like if recipe != "paper_recipe" or planner == SEEDS]
 
 
 def _with_round(plan: Plan, run_folder: str, planner: str, asked: Sequence[Asked]) -> Plan:
     """Returns the plan with another round. Names in MLflow then tell its trials apart too."""
-    rounds, trials = [*planned_rounds(plan), planner], [one.trial for one in asked]
+    rounds = [*planned_rounds(plan), planner]
     known = {Trial.model_validate(item["trial"]): item for item in plan["items"]}
-    every = [*known, *trials]
+    untrained = [one for one in asked if one.trial not in known]
+    every = [*known, *(one.trial for one in untrained)]
     parent = add_trials(plan["parent"], every)
-    recipes = {one.trial: _recipes(one, known[one.like], planner) for one in asked}
+    recipes = {one.trial: _recipes(one, known[one.like].get("recipes", []), planner) for one in asked}
     new = planned_items(
-        run_folder, parent, plan["prepared"], recipes, first=len(plan["items"]) + 1, of=len(every), round_=len(rounds)
+        run_folder,
+        parent,
+        plan["prepared"],
+        {one.trial: recipes[one.trial] for one in untrained},
+        first=len(plan["items"]) + 1,
+        of=len(every),
+        round_=len(rounds),
     )
     # What else the plan says of a trial, such as what it is compared with, holds of one that stands in its place.
-    later: list[PlannedTrial] = [{**known[one.like], **item} for one, item in zip(asked, new, strict=True)]
-    earlier: list[PlannedTrial] = [{**item, "parent": parent, "of": len(every)} for item in plan["items"]]
+    later: list[PlannedTrial] = [{**known[one.like], **item} for one, item in zip(untrained, new, strict=True)]
+    earlier: list[PlannedTrial] = []
+    for trial, item in known.items():
+        moved: PlannedTrial = {**item, "parent": parent, "of": len(every)}
+        if trial in recipes:
+            moved["round"] = len(rounds)
+            moved["recipes"] = list(dict.fromkeys([*recipes[trial], *item.get("recipes", [])]))
+        earlier.append(moved)
     return {**plan, "parent": parent, "items": [*earlier, *later], "rounds": rounds}

@@ -175,7 +175,7 @@ def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
         for number, (one, item, outcome) in enumerate(zip(finished, audited, outcomes, strict=True), 1)
     ]
     curves = {one.trial.key: _losses(one.record["curve"]) for one in finished}
-    evidence = Evidence(chosen_from, curves, epsilons, _test_labels(run), _shortened(run, chosen_from))
+    evidence = Evidence(chosen_from, curves, epsilons, _test_labels(run), searched.shortened())
     judgement = judge(results, evidence, claims_price=spec.claims_price)
     sweep = Sweep(run.pipeline, results, _ceilings(run), judgement.doubts, beside)
     columns, segments = _segment_columns(run), SegmentReader(run.prepared, _segment_columns(run))
@@ -213,15 +213,6 @@ def _losses(curve: Sequence[CurvePoint]) -> list[float]:
     """Returns the validation losses of a curve; none if one is not finite."""
     losses = [point["validation_loss"] for point in curve]
     return [loss for loss in losses if loss is not None] if None not in losses else []
-
-
-def _shortened(run: _Run, outcomes: Sequence[Outcome]) -> frozenset[Trial]:
-    """Returns the trials that ``search: halving`` trained for a part of their epochs."""
-    if run.grids.search != "halving":
-        return frozenset()
-    trials = [one.trial for one in outcomes if one.recipes != ("paper_recipe",)]
-    whole = {(trial.task, trial.mechanism): getattr(run.grids.tasks[trial.task], trial.mechanism) for trial in trials}
-    return frozenset(trial for trial in trials if trial.epochs not in whole[trial.task, trial.mechanism].epochs)
 
 
 def _test_labels(run: _Run) -> dict[TaskName, Labels]:

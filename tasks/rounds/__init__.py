@@ -6,7 +6,7 @@ by validation loss alone, and its answer follows from the plan and the finished 
 comes to the same trials. Belongs here: what to train next. Does not belong here: how trials are trained or judged.
 
 Doors: ``registry`` (planners and the number of rounds of a pipeline), ``history`` (what a planner is given), ``cells``
-(what a planner asks for, and the best so far), ``finalists`` (what a search has chosen), ``extending`` and ``rungs``
-(limits of the searches), ``rates`` (rates as a grid writes them), ``searched`` and ``picture`` (a search in a report),
-``decomposition`` (the trials that take a private one apart).
+(what a planner asks for, and the best so far), ``finalists`` (what a search has chosen), ``extending``, ``halving`` and
+``rungs`` (names and limits of the searches), ``rates`` (rates as a grid writes them), ``searched`` and ``picture`` (a
+search in a report), ``decomposition`` (the trials that take a private one apart).
 """

@@ -68,11 +68,26 @@ def _next_values(history: History, begun: Sequence[Outcome], outcomes: Sequence[
             continue
         for neighbour in _neighbours(values, as_written(best, name, prepared)):
             value = round(neighbour) if name == "batch_size" else neighbour
-            if name == "batch_size" and not 1 <= value <= prepared.splits["train"]["rows"]:
+            if not _is_possible(best.model_copy(update={name: value}), prepared):
                 continue
             if not _is_worse(outcomes, name, value, best, prepared):
                 changes: dict[str, Any] = {name: value}
                 yield Asked(changed(best, prepared, **changes), like=best)
+
+
+def _is_possible(trial: Trial, prepared: Prepared) -> bool:
+    """Returns whether the data has enough examples for a trial's batches, and for noise correlated over its bands."""
+    from dp_core.epochs import steps_for_epochs
+    from tasks.config.limits import step_problem
+
+    rows = prepared.splits["train"]["rows"]
+    if not 1 <= trial.batch_size <= rows or not trial.epochs > 0:
+        return False
+    batches = {"batch_size": trial.batch_size, "examples": rows}
+    if step_problem(epochs=trial.epochs, **batches) is not None:
+        return False
+    steps = steps_for_epochs(epochs=trial.epochs, sampler=trial.sampler, **batches)
+    return trial.bands <= min(steps, rows // trial.batch_size)
 
 
 def _is_worse(outcomes: Sequence[Outcome], name: str, value: float, best: Trial, prepared: Prepared) -> bool:

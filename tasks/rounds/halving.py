@@ -39,10 +39,10 @@ def plan(history: History) -> list[Asked]:
     """Returns the survivors of the last rung, to be trained longer. A cell of one setting has one rung."""
     from tasks.rounds.cells import Asked, changed, data_of, ranked, searched_cells
 
-    begun = searched_cells(history.rounds[0].outcomes, history.pipeline.columns)
+    every = searched_cells(history.outcomes, history.pipeline.columns)
     asked = []
     for key, outcomes in searched_cells(history.rounds[-1].outcomes, history.pipeline.columns).items():
-        if len(begun[key]) == 1:
+        if len(every[key]) == 1:
             continue
         for one in ranked(outcomes)[: math.ceil(len(outcomes) / HALVING_FACTOR)]:
             trial = one.trial

@@ -15,6 +15,7 @@ from tasks.rounds.finalists import finalists
 from tasks.rounds.history import Round
 from tasks.rounds.rates import as_written
 from tasks.rounds.registry import FIRST
+from tasks.rounds.rungs import HALVING_FACTOR, rungs, snapped
 from tasks.training.items import Plan, planned_rounds
 from tasks.training.trial import Trial
 
@@ -79,6 +80,22 @@ class SearchedRounds(NamedTuple):
         added = 0 if result.arm.recipe == "paper_recipe" else extending.most_trainings(self.grids)
         most = len(tried) + added + self.seeds - 1
         return InRounds(self.grids.search, self.begun, max(most, len(result.tried)))
+
+    def shortened(self) -> dict[Trial, Trial]:
+        """Returns the trials that ``search: halving`` trained for a part of their epochs, each with the whole one."""
+        if self.grids.search != "halving":
+            return {}
+        found = {}
+        for tried in self.cells.values():
+            # A cell of one setting trains it for all of its epochs at once.
+            if len(tried) > 1:
+                for one in tried:
+                    epochs = one.outcome.trial.epochs
+                    for _ in range(one.round, rungs(self.grids)):
+                        epochs = snapped(epochs * HALVING_FACTOR)
+                    if one.round < rungs(self.grids):
+                        found[one.outcome.trial] = one.outcome.trial.model_copy(update={"epochs": epochs})
+        return found
 
     def written(self, trial: Trial, name: str) -> float:
         """Returns a setting of a trial as the grid gives it."""

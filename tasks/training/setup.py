@@ -211,7 +211,8 @@ def _method(trial: Trial, model: AdModel, placement: Placement, steps: int) -> M
         clipping=trial.clipping or "fixed",
         microbatch_size=trial.microbatch_size,
         averaging=trial.averaging,
-        noise_coefficients=toeplitz_coefficients(trial.bands, steps),
+        # A partial training of a search may have fewer steps than the whole one has bands.
+        noise_coefficients=toeplitz_coefficients(min(trial.bands, steps), steps),
         placement=placement,
     )
 

@@ -23,7 +23,7 @@ from tasks.runtime.errors import UserError
 from tasks.runtime.home import write_json
 from tasks.training.items import Plan, planned_rounds, read_plan
 from tasks.training.trial import Trial
-from tests.support.sweep_config import CONFIG, use
+from tests.support.sweep_config import CONFIG, PAPER_RECIPE, TWO_RECIPES, use
 from tests.support.trials import make_prepared
 
 # The best rate of the baseline is beyond its list, and so are the best rate and the best clip norm of DP-SGD.
@@ -227,6 +227,61 @@ def test_halving_begins_with_at_most_so_many(planned: Callable[..., str]) -> Non
     run = planned(HALVING.replace("search: halving", "search: halving\n        trainings: 4"))
     trials = [Trial.model_validate(item["trial"]) for item in read_plan(run)["items"]]
     assert [trial.epochs for trial in trials if trial.mechanism == "dp_sgd"] == [2 / 3] * 4
+
+
+def test_our_search_takes_over_a_setting_of_the_paper(planned: Callable[..., str]) -> None:
+    """The paper's grid has the setting that our search comes to: it belongs to both, and is trained once."""
+    alone = planned(EXTEND)
+    to_the_end(alone)
+    best = chosen(alone)["dp_sgd"]
+    paper = PAPER_RECIPE.replace("0.1", repr(best.learning_rate)).replace("[3, 9]", f"[{best.l2_clip_norm!r}, 9]")
+    run = planned(EXTEND.replace(*TWO_RECIPES) + paper)
+    begun = [item for item in read_plan(run)["items"] if item["trial"] == best.model_dump(mode="json")]
+    assert [item["recipes"] for item in begun] == [["paper_recipe"]]
+    written = to_the_end(run)
+    (item,) = [item for item in written["items"] if item["trial"] == best.model_dump(mode="json")]
+    assert item["recipes"] == ["ours", "paper_recipe"]
+    assert item["round"] > 1
+    assert chosen(run)["dp_sgd"] == best
+    edges = searched_of(run)
+    assert all(edges.at_edge(key) == [] for key in edges.cells)
+
+
+def test_a_batch_is_not_extended_beyond_what_correlated_noise_allows(planned: Callable[..., str]) -> None:
+    """Larger batches are better here, and an epoch of the 2,400 examples has room for 4 bands up to batches of 600."""
+    text = EXTEND.replace(
+        "learning_rate: [0.1, 0.3, 1.0], batch_size: 100", "learning_rate: 0.3, batch_size: [100, 200]"
+    )
+    run = planned(text.replace("l2_clip_norm: [1, 3]", "l2_clip_norm: 1, bands: 4"), seeds=1)
+    to_the_end(run, lambda trial: landscape(trial) - 0.1 * math.log(trial.batch_size))
+    sizes = {one.trial.batch_size for one in history_of(load_config(), read_plan(run)).outcomes if one.trial.bands == 4}
+    assert sizes == {100, 200, 400}
+
+
+def test_a_rung_has_a_setting_that_is_part_of_a_longer_one(planned: Callable[..., str]) -> None:
+    """The baseline's 3 epochs are a whole training of one setting and a third of the other's 9."""
+    text = HALVING.replace(
+        "learning_rate: 0.01, batch_size: 100, epochs: 1", "learning_rate: 0.01, batch_size: 100, epochs: [3, 9]"
+    )
+    run = planned(text, seeds=1)
+    # Short trainings are the better ones, so that the setting of 3 epochs survives.
+    written = to_the_end(run, lambda trial: 0.3 + 0.01 * trial.epochs)
+    found = [
+        (item.get("round", 1), item["trial"]["epochs"])
+        for item in written["items"]
+        if item["trial"]["mechanism"] == "non_private"
+    ]
+    assert sorted(found) == [(1, 1 / 3), (2, 1.0), (3, 3.0)]
+    assert chosen(run)["non_private"].epochs == 3
+
+
+def test_the_whole_trainings_of_partial_ones(planned: Callable[..., str]) -> None:
+    run = planned(HALVING)
+    to_the_end(run)
+    shortened = searched_of(run).shortened()
+    assert {short.epochs for short in shortened} == {2 / 9, 2 / 3}
+    assert {whole.epochs for whole in shortened.values()} == {2.0}
+    assert chosen(run)["dp_sgd"] in set(shortened.values())
 
 
 def test_a_round_waits_for_the_one_before(planned: Callable[..., str]) -> None:

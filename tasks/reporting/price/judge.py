@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tasks.config.dataset import TaskName
@@ -29,14 +30,15 @@ class Evidence(NamedTuple):
         curves: The validation losses of the trials at their evaluations, by key.
         audited: The audited ε by the trial's key.
         labels: The labels of the test split, by task.
-        shortened: Trials that a search trained for a part of their epochs, which say nothing of the number of epochs.
+        shortened: Trials that a search trained for a part of their epochs, each with the trial of all epochs that it
+            stands for.
     """
 
     outcomes: Sequence[Outcome]
     curves: Curves
     audited: Mapping[str, float | None]
     labels: Mapping[TaskName, Labels]
-    shortened: frozenset[Trial] = frozenset()
+    shortened: Mapping[Trial, Trial] = MappingProxyType({})
 
 
 def judge(results: Sequence[Result], evidence: Evidence, *, claims_price: bool) -> Judgement:
@@ -55,8 +57,8 @@ def judge(results: Sequence[Result], evidence: Evidence, *, claims_price: bool) 
 
 
 def _doubts(results: Sequence[Result], evidence: Evidence) -> Iterator[Doubt]:
-    outcomes = {one.trial: one for one in evidence.outcomes if one.trial not in evidence.shortened}
-    tried = [tried_settings(result, outcomes) for result in results]
+    outcomes = {one.trial: one for one in evidence.outcomes}
+    tried = [tried_settings(result, outcomes, evidence.shortened) for result in results]
     yield from not_tuned_doubts(results, tried)
     for result, found in zip(results, tried, strict=True):
         if not result.diverged:

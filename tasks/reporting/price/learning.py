@@ -15,6 +15,7 @@ from statistics import fmean
 from tasks.reporting.price.doubts import Doubt
 from tasks.reporting.price.tuning import FLAT, Tried, larger_was_tried, smaller_was_tried
 from tasks.reporting.results import Result
+from tasks.runtime.progress import counted
 
 # Share of the loss that the last part of a training must gain to be a doubt: half a percentage point of relative loss.
 STEP = 0.005
@@ -29,10 +30,14 @@ def learning_doubts(result: Result, tried: Tried, curves: Curves) -> Iterator[Do
     """Yields whether the chosen models of a cell were still learning, or were better before the end."""
     found = [curves[one.trial.key] for one in result.chosen if one.trial.key in curves and one.test_loss is not None]
     length = min(map(len, found), default=0)
-    if length < _FEWEST or result.arm.recipe == "paper_recipe":
+    if not found or result.arm.recipe == "paper_recipe":
         return
     curve = [fmean(losses[at] for losses in (one[-length:] for one in found)) for at in range(length)]
     epsilons = () if result.epsilon is None else (result.epsilon,)
+    if length < _FEWEST:
+        what = f"validation loss was computed {counted(length, 'time')}, too few to see whether it had levelled off"
+        yield Doubt("few_evaluations", result.task, result.arm, epsilons, what)
+        return
     last, before = curve[-2] - curve[-1], curve[-3] - curve[-2]
     scale = abs(curve[-1])
     if last > STEP * scale and last > before / 2 and not larger_was_tried(result, tried, "epochs"):

@@ -42,17 +42,30 @@ _UNIT_OF_RATE = ("l2_clip_norm", "batch_size", "epochs", "momentum", "microbatch
 # Follow from others, or say nothing about how well a setting does.
 _NOT_SETTINGS = {"seed", "noise_multiplier", "epsilon", "target_delta"}
 
-# The losses of each setting of a cell: a trial at seed 0 stands for the setting.
+# The outcomes of each setting of a cell: a trial at seed 0, with all of its epochs, stands for the setting. Those of
+# partial trainings, with fewer epochs, are among them.
 Tried = Mapping[Trial, Sequence[Outcome]]
 
 
-def tried_settings(result: Result, outcomes: Mapping[Trial, Outcome]) -> Tried:
-    """Returns the outcomes of every setting that a cell's choice was made from."""
+def tried_settings(result: Result, outcomes: Mapping[Trial, Outcome], shortened: Mapping[Trial, Trial]) -> Tried:
+    """Returns the outcomes of every setting that a cell's choice was made from.
+
+    Args:
+        result: The cell.
+        outcomes: The outcomes of the run by trial.
+        shortened: Partial trainings, each with the trial of all epochs that it stands for.
+    """
     found: dict[Trial, list[Outcome]] = {}
     for trial in result.tried:
         if trial in outcomes:
-            found.setdefault(trial.model_copy(update={"seed": 0}), []).append(outcomes[trial])
+            setting = shortened.get(trial, trial).model_copy(update={"seed": 0})
+            found.setdefault(setting, []).append(outcomes[trial])
     return found
+
+
+def _whole(setting: Trial, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Returns the outcomes of a setting that were trained for all of its epochs."""
+    return [one for one in outcomes if one.trial.epochs == setting.epochs]
 
 
 def edge_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
@@ -71,7 +84,7 @@ def edge_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
         if value not in (values[0], values[-1]):
             continue
         inner = values[1] if value == values[0] else values[-2]
-        if _gain(tried, chosen, name, inner, compared) >= FLAT * abs(_mean(tried[chosen])):
+        if _gain(tried, chosen, name, inner, compared) >= FLAT * abs(_mean(_whole(chosen, tried[chosen]))):
             which = "smallest" if value == values[0] else "largest"
             noun = setting_noun(name).removeprefix("the ")
             what = f"the best {noun} is the {which} tried ({value_text(name, value)})"
@@ -142,8 +155,11 @@ def disagreement_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
     The test split does not choose: this says only how uncertain the choice is.
     """
     chosen = result.trial.model_copy(update={"seed": 0})
-    losses = {trial: [one.test_loss for one in found if one.test_loss is not None] for trial, found in tried.items()}
-    losses = {trial: found for trial, found in losses.items() if len(found) == len(tried[trial])}
+    losses = {}
+    for trial, found in tried.items():
+        tested = [one.test_loss for one in _whole(trial, found)]
+        if tested and None not in tested:
+            losses[trial] = [loss for loss in tested if loss is not None]
     if result.diverged or chosen not in losses or len(losses) < 2:
         return
     best = min(losses, key=lambda trial: fmean(losses[trial]))
@@ -170,15 +186,23 @@ def smaller_was_tried(result: Result, tried: Tried, name: str) -> bool:
 def _gain(tried: Tried, chosen: Trial, name: str, inner: float, compared: Sequence[Trial]) -> float:
     """Returns how much validation loss fell on the last step to the edge, from the best setting with ``inner``.
 
-    Over common seeds: a search may train what it does not choose with the first seed alone.
+    Over common seeds and the largest common share of the epochs: a search may train what it does not choose with the
+    first seed alone, or for a part of the epochs.
     """
     gains = []
     for trial in compared:
         if getattr(trial, name) == inner:
-            seeds = {one.trial.seed for one in tried[trial]} & {one.trial.seed for one in tried[chosen]}
-            losses = [_mean([one for one in tried[each] if one.trial.seed in seeds]) for each in (trial, chosen)]
-            gains.append(losses[0] - losses[1] if seeds else math.inf)
+            found = [{_share(each, one): one for one in tried[each]} for each in (trial, chosen)]
+            common = found[0].keys() & found[1].keys()
+            longest = max((share for share, _ in common), default=None)
+            losses = [_mean([one for at, one in each.items() if at in common and at[0] == longest]) for each in found]
+            gains.append(losses[0] - losses[1] if common else math.inf)
     return min(gains, default=math.inf)
+
+
+def _share(setting: Trial, outcome: Outcome) -> tuple[float, int]:
+    """Returns the share of a setting's epochs that a training had, and its seed."""
+    return round(outcome.trial.epochs / setting.epochs, 9), outcome.trial.seed
 
 
 def _mean(outcomes: Sequence[Outcome]) -> float:

@@ -89,7 +89,7 @@ class TestLoaded:
             "pipeline: {}\ndatasets:\n",
             1,
             "pipeline: unknown key (did you mean 'pipelines'?); "
-            "allowed here: plugins, hardware, datasets, profiles, pipelines, nightly",
+            "allowed here: plugins, hardware, raw_roots, datasets, profiles, pipelines, nightly",
         ),
         ("    min_count: 2\n", "", 10, "profiles.tiny.min_count: missing"),
         ("              l2_clip_norm: [1, 4]\n", "", 25, f"{DP_SGD}.l2_clip_norm: missing"),

@@ -109,13 +109,13 @@ class TestFile:
     def test_empty(self, load: Load, text: str) -> None:
         assert mistakes(load, text) == [
             "my.yaml: should be a mapping (key: value), got nothing; "
-            "allowed here: plugins, hardware, datasets, profiles, pipelines, nightly"
+            "allowed here: plugins, hardware, raw_roots, datasets, profiles, pipelines, nightly"
         ]
 
     def test_a_list(self, load: Load) -> None:
         assert mistakes(load, "- datasets\n- profiles\n") == [
             "my.yaml: should be a mapping (key: value), got ['datasets', 'profiles']; "
-            "allowed here: plugins, hardware, datasets, profiles, pipelines, nightly"
+            "allowed here: plugins, hardware, raw_roots, datasets, profiles, pipelines, nightly"
         ]
 
     def test_without_its_sections(self, load: Load) -> None:

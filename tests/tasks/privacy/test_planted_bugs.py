@@ -87,7 +87,7 @@ def test_a_program_that_was_probed_is_probed_with_the_numbers_of_every_trial(
     assert "the step without examples does not add the noise" in found
 
 
-RESTORE = "tasks.training.checkpoint:Checkpoint.restore"
+RESTORE = "tasks.training.checkpoint:_read"
 RESUMED = "return jax.tree.unflatten(structure, stored), progress"
 
 
