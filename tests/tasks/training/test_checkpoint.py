@@ -19,7 +19,7 @@ FRESH = {"kernel": np.zeros((2, 3), np.float32), "step": np.int32(0)}
 
 
 def saved(home: Path) -> list[str]:
-    return sorted(path.name for path in (home / "trials" / ".unfinished").iterdir())
+    return sorted(path.name for path in (home / "trials").glob(".unfinished/*"))
 
 
 def save(*steps: int, secret: bool = True) -> None:
