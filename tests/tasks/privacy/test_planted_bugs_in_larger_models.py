@@ -59,7 +59,7 @@ def trial_options(**changes: Any) -> dict[str, Any]:
 
 def cases() -> list[Any]:
     quick = [
-        pytest.param(name, QUICK, id=name, marks=[] if number % 8 == 5 else pytest.mark.soak)
+        pytest.param(name, QUICK, id=name, marks=[] if number % 16 == 5 else pytest.mark.soak)
         for number, name in enumerate(BUGS)
     ]
     paper = [pytest.param(name, PAPER, id=f"{name}, paper", marks=pytest.mark.soak) for name in IN_THE_PAPERS_MODEL]
