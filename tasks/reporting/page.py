@@ -21,7 +21,7 @@ from markupsafe import Markup
 from tasks.reporting.document import SIGNS, Document, Table, numeric_columns
 from tasks.reporting.targets import IN_MLFLOW
 from tasks.reporting.terms import terms_in
-from tasks.reporting.typesetting import held_together, runs, typeset
+from tasks.reporting.typesetting import held_together, runs, typeset, with_powers
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -113,7 +113,7 @@ def plot(svg: str) -> Markup:
 
 
 def as_markup(text: str) -> Markup:
-    """Returns Markdown as markup, with headings one level lower. HTML in it stays text."""
+    """Returns Markdown as markup, typeset, with headings one level lower. HTML in it stays text."""
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -121,6 +121,9 @@ def as_markup(text: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{int(token.tag[1]) + 1}"
+        for child in token.children or ():
+            if child.type == "text":
+                child.content = held_together(with_powers(typeset(child.content)))
     return Markup(reader.renderer.render(tokens, reader.options, {}))
 
 

@@ -33,6 +33,7 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "area under the ROC curve: the probability that the model ranks a positive example above a negative one. 0.5 "
         "is chance, 1 is perfect",
     ),
+    "log loss": (r"(?<!Poisson )log loss", "the mean of −log p, where p is the predicted probability of the label"),
     "NE": (
         _WORD.format("NE"),
         "normalised entropy: the log loss over that of predicting the split's mean label for every row; 1 is no better "
