@@ -22,7 +22,10 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "the privacy budget: a smaller ε is more private, because the trained model depends less on any one training "
         "example",
     ),
-    "δ": ("δ", "the second number of (ε, δ)-differential privacy: for DP-SGD, 1/N with N training examples"),
+    "δ": (
+        "δ",
+        "the second number of (ε, δ)-differential privacy: for one DP-SGD training 1/N, with N training examples",
+    ),
     "L": (
         r"L\(",
         "the test loss: 1 − AUC for pCTR and pCVR, the Poisson log loss for pConvs. L(ε) is that of the model trained "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=[\d.∞])")
 
 # A number with a power of ten, as Python writes it.
-_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([-+]?\d+)(?!\w)")
+_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([-+]\d+)(?!\w)")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # Spaces before a percent sign, and around the signs between a name, its value and its spread.
@@ -24,19 +24,19 @@ class Run(NamedTuple):
 
 
 def typeset(text: str) -> str:
-    """Returns text with minus signs before negative numbers.
+    """Returns text with minus signs before negative numbers, and with powers of ten.
 
     >>> typeset("-4.3 % to (-0.1), 2024-02-01, 1e-5, dcn-2")
-    '−4.3 % to (−0.1), 2024-02-01, 1e-5, dcn-2'
+    '−4.3 % to (−0.1), 2024-02-01, 10⁻⁵, dcn-2'
     """
-    return _MINUS.sub("\N{MINUS SIGN}", text)
+    return _MINUS.sub("\N{MINUS SIGN}", with_powers(text))
 
 
 def with_powers(text: str) -> str:
     """Returns text with powers of ten as people write them.
 
-    >>> with_powers("(1, 6.25e-05), at most 1e-8, trial 1e5f")
-    '(1, 6.25·10⁻⁵), at most 10⁻⁸, trial 1e5f'
+    >>> with_powers("(1, 6.25e-05), at most 1e-8, 2e+09, trial 1e5")
+    '(1, 6.25·10⁻⁵), at most 10⁻⁸, 2·10⁹, trial 1e5'
     """
 
     def written(match: re.Match[str]) -> str:
