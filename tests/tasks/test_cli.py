@@ -345,12 +345,3 @@ class TestRefusals:
         done = shell()
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == "python -m tasks: error: the following arguments are required: verb"
-
-
-def test_all_pipelines_are_checked_before_the_first_one_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Problems that pipelines share are said once. Seeds and budgets mean nothing to those that train nothing."""
-    assert main(["run", "--pipeline", "all", "--tasks", "pcvr", "--epsilons", "0", "--seeds", "2"]) == 2
-    first, *others = capsys.readouterr().err.splitlines()
-    assert first.startswith("error: Privacy budgets ε: '0' is not a positive number")
-    assert others[0] == "Prediction tasks: the pipeline clip_norm has no pCVR; it has pCTR"
-    assert len(others) == len(set(others)) == 8
