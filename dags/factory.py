@@ -86,13 +86,13 @@ def _wire(config: Config, name: str, *, trains: bool, rounds: int) -> None:
     def check() -> str:
         from tasks.check import check
 
-        return run_title(run_step(check, {"pipeline": name, **filled_in_params()}))
+        return run_title(run_step(check, {**filled_in_params(), "pipeline": name}))
 
     @step_task()
     def prepare() -> list[PreparedDataset]:
         from tasks.prepare import prepare_datasets
 
-        prepared = run_step(prepare_datasets, {"pipeline": name, **filled_in_params()})
+        prepared = run_step(prepare_datasets, {**filled_in_params(), "pipeline": name})
         links.push_data_cards(prepared)
         return prepared
 
@@ -100,7 +100,7 @@ def _wire(config: Config, name: str, *, trains: bool, rounds: int) -> None:
     def plan(prepared: list[PreparedDataset]) -> list[TrialGroup]:
         from tasks.plan import plan
 
-        planned = run_step(plan, {"pipeline": name, **filled_in_params()}, prepared)
+        planned = run_step(plan, {**filled_in_params(), "pipeline": name}, prepared)
         links.MLFLOW_RUN.push(links.run_in_mlflow(planned["run"]))
         # Airflow maps tasks over the returned value only, so the run goes into an XCom of its own.
         get_current_context()["ti"].xcom_push(key="run", value=planned["run"])

@@ -13,7 +13,14 @@ from airflow.sdk import Param, get_current_context
 
 from tasks.config.dataset import TASK_TITLES, TASKS
 from tasks.config.loading import Config
-from tasks.config.selection import DEFAULT_PIPELINE, DEFAULT_PROFILE, EPSILONS_PATTERN, FIELDS, MOST_SEEDS
+from tasks.config.selection import (
+    DEFAULT_PIPELINE,
+    DEFAULT_PROFILE,
+    EPSILONS_PATTERN,
+    FIELDS,
+    MOST_SEEDS,
+    without_effect,
+)
 
 
 def filled_in_params() -> dict[str, Any]:
@@ -23,9 +30,9 @@ def filled_in_params() -> dict[str, Any]:
 
 
 def pipeline_params(config: Config, name: str) -> dict[str, Param]:
-    """Returns the form of a pipeline."""
+    """Returns the form of a pipeline, without fields that would have no effect."""
     pipeline = config.pipeline(name)
-    return {
+    fields = {
         "profile": profile_param(config, pipeline.grids),
         "tasks": _tasks_param(pipeline.datasets),
         "epsilons": _epsilons_param(),
@@ -40,6 +47,7 @@ def pipeline_params(config: Config, name: str) -> dict[str, Param]:
         "dataset": dataset_param(config),
         "raw": raw_param(),
     }
+    return {field: param for field, param in fields.items() if field not in without_effect(pipeline)}
 
 
 def pipeline_param(config: Config) -> Param:

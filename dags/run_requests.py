@@ -50,14 +50,17 @@ def checked(dag: str, request: bytes) -> bytes:
     is_pipeline = dag in config.pipelines
     if not is_pipeline and dag != "prepare_data":
         return request
-    options.pop("refit", None)
+    if is_pipeline and options.setdefault("pipeline", dag) != dag:
+        raise UserError(f"{FIELDS['pipeline']}: this DAG runs {dag}; other pipelines have DAGs of their own")
+    if options.pop("refit", False) not in (None, True, False):
+        raise UserError("New vocabulary: choose yes or no, true or false in JSON")
     # The form sends null for a field that was emptied. These may not be.
     if is_pipeline and options.get("tasks", ()) is None:
         options["tasks"] = []
     for name in ("pipeline", "profile"):
-        if options.get(name, "") is None:
+        if name in options and options[name] in (None, ""):
             raise UserError(f"{FIELDS[name]}: choose one")
-    selection = check({"pipeline": dag, **options} if is_pipeline else options)
+    selection = check(options)
     return _named(body, run_title(selection if is_pipeline else selection._replace(epsilons=())))
 
 

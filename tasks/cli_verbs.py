@@ -6,6 +6,7 @@ Heavy libraries are imported inside the verbs that need them, so that ``--help``
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,33 @@ if TYPE_CHECKING:
 
 def run(options: Namespace) -> Answer:
     from tasks.config.loading import load_config
+    from tasks.config.selection import without_effect
 
     chosen = _selection(options)
     if chosen["pipeline"] != "all":
         return Answer(_run_one(chosen, quiet=options.json))
-    return Answer([_run_one({**chosen, "pipeline": name}, quiet=options.json) for name in load_config().pipelines])
+    config = load_config()
+    every = [
+        {option: value for option, value in chosen.items() if option not in without_effect(pipeline)}
+        | {"pipeline": name}
+        for name, pipeline in config.pipelines.items()
+    ]
+    _check_all(every)
+    return Answer([_run_one(one, quiet=options.json) for one in every])
+
+
+def _check_all(every: Sequence[Mapping[str, Any]]) -> None:
+    """Checks the options of several runs before the first of them starts. Problems that they share are said once."""
+    from tasks.check import check
+
+    problems: dict[str, None] = {}
+    for one in every:
+        try:
+            check(one)
+        except UserError as error:
+            problems |= dict.fromkeys(str(error).splitlines())
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def _run_one(chosen: dict[str, Any], *, quiet: bool) -> dict[str, str]:

@@ -26,7 +26,7 @@ from tasks.reporting.exhibits.segments import segment_findings, segments_table
 from tasks.reporting.files import PAGE, STATEMENTS, report_files, write_report
 from tasks.reporting.index import write_index
 from tasks.reporting.notes import fairness_notes
-from tasks.reporting.price.doubts import Judgement
+from tasks.reporting.price.doubts import Judgement, together
 from tasks.reporting.price.judge import Evidence, judge
 from tasks.reporting.price.sampling import Labels
 from tasks.reporting.results import Outcome, choose
@@ -287,7 +287,9 @@ def _document(run: _Run, contents: _Contents, *, only_for_tests: bool) -> Docume
         else "",
         only_for_tests=only_for_tests,
         verdict=contents.judgement.verdict,
-        caveats=[Caveat(doubt.claim, doubt.consequence, doubt.serious) for doubt in contents.judgement.doubts],
+        caveats=[
+            Caveat(claim, doubt.consequence, doubt.serious) for claim, doubt in together(contents.judgement.doubts)
+        ],
     )
 
 

@@ -7,6 +7,7 @@ fills in the pipeline's own values. Messages name an option by the title of its 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +30,7 @@ FIELDS = {
     "dataset": "Dataset",
     "raw": "Raw log",
 }
+_TEXTS = ("pipeline", "profile", "dataset", "raw")
 DEFAULT_PIPELINE, DEFAULT_PROFILE = "relative_loss", "quick"
 # The field of the form accepts every text that ``_epsilons`` takes: Airflow refuses others in words of its own.
 _NUMBER = r"\+?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
@@ -36,6 +38,8 @@ EPSILONS_PATTERN = rf"^(\s*|[\s,]*{_NUMBER}\s*(,[\s,]*{_NUMBER}\s*)*(,[\s,]*)?)$
 MOST_SEEDS = 100
 # A longer title hides what follows it in lists of runs.
 _MOST_BUDGETS_IN_A_TITLE = 8
+# A longer value is cut where a message repeats it.
+_LONGEST_SHOWN = 60
 
 _T = TypeVar("_T")
 
@@ -79,6 +83,7 @@ def examine(config: Config, options: Mapping[str, Any]) -> Examined:
     """Checks the options and returns every problem, in the order of the form's fields."""
     unknown = set(options) - set(FIELDS)
     problems = [f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(FIELDS)}"] if unknown else []
+    options = _without_other_types(problems, options)
     pipeline_name = options.get("pipeline") or DEFAULT_PIPELINE
     profile_name = options.get("profile") or DEFAULT_PROFILE
     pipeline = _looked_up(problems, "pipeline", lambda: config.pipeline(pipeline_name))
@@ -88,6 +93,12 @@ def examine(config: Config, options: Mapping[str, Any]) -> Examined:
     tasks = _tasks(problems, pipeline_name, pipeline, options.get("tasks"))
     epsilons = _epsilons(problems, options.get("epsilons"))
     seeds = _seeds(problems, options.get("seeds"))
+    if pipeline is not None:
+        problems.extend(
+            f"{FIELDS[name]}: the pipeline {pipeline_name} {why}, so leave this empty"
+            for name, why in without_effect(pipeline).items()
+            if options.get(name) not in (None, "", [])
+        )
     datasets = _datasets(problems, config, pipeline, tasks, options.get("dataset"))
     raw = _checked_raw(problems, config, datasets, options.get("raw")) if datasets else None
     if pipeline is None or grids is None:
@@ -104,6 +115,13 @@ def examine(config: Config, options: Mapping[str, Any]) -> Examined:
         ),
         problems,
     )
+
+
+def without_effect(pipeline: Pipeline) -> dict[str, str]:
+    """Returns the options that a pipeline has no use for, with the reason as the end of a sentence."""
+    grids = pipeline.grids.values()
+    found = {} if any(one.epsilons for one in grids) else {"epsilons": "has no budgets"}
+    return found if any(one.trains for one in grids) else found | {"seeds": "trains nothing"}
 
 
 def run_title(selection: Selection) -> str:
@@ -141,6 +159,13 @@ def as_list(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _without_other_types(problems: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options without those that must be text and are not, which only a program can send."""
+    wrong = [name for name in _TEXTS if options.get(name) is not None and not isinstance(options[name], str)]
+    problems.extend(f"{FIELDS[name]}: {_shown(options[name])} is not a text" for name in wrong)
+    return {name: value for name, value in options.items() if name not in wrong}
 
 
 def _looked_up(problems: list[str], field: str, look_up: Callable[[], _T]) -> _T | None:
@@ -193,7 +218,7 @@ def _as_budget(value: Any) -> float | None:
             value = math.nan if "_" in value else float(value)  # Python reads 1_0 as 10
         except ValueError:
             return None
-    return float(value) if _is_number(value) and 0 < value < math.inf else None
+    return float(value) if _is_number(value) and 0 < value <= sys.float_info.max else None
 
 
 def _seeds(problems: list[str], given: Any) -> int | None:
@@ -205,7 +230,8 @@ def _seeds(problems: list[str], given: Any) -> int | None:
         )
         return None
     if given > MOST_SEEDS:
-        problems.append(f"{FIELDS['seeds']}: {given:,.0f} is too many; at most {MOST_SEEDS}")
+        problems.append(f"{FIELDS['seeds']}: {_shown(given)} is too many; at most {MOST_SEEDS}")
+        return None
     return int(given)
 
 
@@ -287,7 +313,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else f"{value}"
+    try:
+        text = repr(value) if isinstance(value, str) else f"{value}"
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _real_datasets(config: Config) -> list[str]:

@@ -11,6 +11,7 @@ from tasks.nights.overview import as_metric, metric_name, number
 from tasks.nights.record import ENDINGS, Night, dag_id
 from tasks.reporting.document import Cell, Document, Table
 from tasks.reporting.targets import run_target
+from tasks.reporting.wording import MECHANISM_TITLES, setting_title, value_text
 from tasks.runtime.errors import UserError
 from tasks.training.finished import FinishedTrial
 
@@ -68,7 +69,12 @@ def _facts(nightly: Nightly, night: Night) -> Table:
         "why": night["sentence"],
         "started by": night.get("reason", "–"),
         "ended": night["finished"],
-        "champion before": "none" if champion is None else f"night {champion['day']}, version {champion['version']}",
+        # A night that was stopped before its comparison looked at no champion.
+        "champion before": f"night {champion['day']}, version {champion['version']}"
+        if champion is not None
+        else "none"
+        if "champion" in night
+        else "–",
         "registered as": f"version {night['version']} of {night['name']}" if "version" in night else "–",
         "trainings": str(len(night["trained"])) if "trained" in night else "–",
         "ε of the night": f"{night['epsilon']:.4f} at δ = {night['delta']:.3g}, for one example of the window"
@@ -97,8 +103,11 @@ def _data(night: Night) -> Table:
 def _use(night: Night, day: str) -> Cell:
     """Returns what a day's data was used for. The checks of the newest day have a page beside this one."""
     if day == night["day"]:
-        return Cell("checked and compared on", link="checks.html" if night.get("checked") else "")
-    return Cell("left out" if day in night.get("missing_days", []) else "trained on")
+        used = [name for name, done in (("checked", "checked"), ("compared on", "comparison")) if night.get(done)]
+        return Cell(" and ".join(used) or "not used", link="checks.html" if night.get("checked") else "")
+    if day in night.get("missing_days", []):
+        return Cell("left out")
+    return Cell("trained on" if night.get("trained") else "of the window")
 
 
 def _comparison(task: TaskName, night: Night) -> Table:
@@ -132,12 +141,12 @@ def _comparison(task: TaskName, night: Night) -> Table:
 
 def _settings(finished: FinishedTrial) -> Table:
     settings = finished.trial.flat_settings()
-    shown = {name: _text(value) for name, value in settings.items() if name not in _NOT_SETTINGS}
+    shown = {setting_title(name): _text(name, value) for name, value in settings.items() if name not in _NOT_SETTINGS}
     return _pairs("settings", "Settings of the training", shown.items())
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _text(name: str, value: Any) -> str:
+    return MECHANISM_TITLES[value] if name == "mechanism" else value_text(name, value)
 
 
 def _audit(finished: FinishedTrial) -> Table:

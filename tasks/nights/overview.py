@@ -169,7 +169,8 @@ def _nights_table(task: TaskName, nights: Sequence[Night]) -> Table:
                 "sentence": night["sentence"],
             }
         )
-    return Table("nights", "All nights, newest first", columns, rows, records=records)
+    caption = "“ε of the night” is that of the night alone at its own δ; the budget counts all nights at the total's δ."
+    return Table("nights", "All nights, newest first", columns, rows, caption, records=records)
 
 
 def _news(nights: Sequence[Night]) -> dict[str, list[str]]:

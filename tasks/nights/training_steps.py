@@ -159,7 +159,7 @@ def register(night: Night) -> Night:
         "ledger_head": str(head),
     }
     version = register(uri, name, tags)
-    say(f"registered version {version} of {name}: ε = {bound.epsilon:.3f} at δ = {bound.delta:.2g} for one example")
+    say(f"registered version {version} of {name}: ε = {bound.epsilon:.3f} at δ = {bound.delta:.3g} for one example")
     return {
         **night,
         "chosen": chosen.trial.key,

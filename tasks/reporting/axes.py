@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from tasks.reporting.typesetting import with_powers
+
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Returns about ``count`` round numbers between two numbers.
@@ -53,9 +55,7 @@ def number_text(value: float) -> str:
     if value == 0 or 1e-4 <= abs(value) < 1e7:
         return f"{value:,.10g}"
     digits, power = f"{value:.6e}".split("e")
-    digits = digits.rstrip("0").rstrip(".")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{raised}" if digits == "1" else f"{digits}·10{raised}"
+    return with_powers(f"{digits.rstrip('0').rstrip('.')}e{power}")
 
 
 def extent(values: Sequence[float], *, log: bool) -> tuple[float, float]:

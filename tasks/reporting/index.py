@@ -28,6 +28,8 @@ class Summary(NamedTuple):
     Attributes:
         link: Leads from the index to the run's page; empty if there is none.
         only_for_tests: Whether the numbers mean nothing, by the profile.
+        verdict: Whether the numbers are the price of privacy, in a sentence; empty if they are not claimed to be.
+        holds: Whether they are.
     """
 
     pipeline: str
@@ -40,6 +42,8 @@ class Summary(NamedTuple):
     findings: Mapping[Verdict, int]
     link: str
     only_for_tests: bool = False
+    verdict: str = ""
+    holds: bool = False
 
     @property
     def moment(self) -> datetime.datetime:
@@ -153,8 +157,21 @@ def _read(folder: Path) -> Summary | None:
         return None
     link = f"{quote(folder.parent.name)}/{quote(folder.name)}/{PAGE}" if (folder / PAGE).is_file() else ""
     counts = {verdict: findings.get(verdict, 0) for verdict in SIGNS}
-    tests = values.get("only_for_tests") is True
-    return Summary(**{name: values[name] for name in _TEXTS}, findings=counts, link=link, only_for_tests=tests)
+    verdict = values.get("verdict")
+    return Summary(
+        **{name: values[name] for name in _TEXTS},
+        findings=counts,
+        link=link,
+        only_for_tests=values.get("only_for_tests") is True,
+        verdict=verdict if isinstance(verdict, str) else "",
+        holds=not _doubted(values.get("caveats")),
+    )
+
+
+def _doubted(caveats: object) -> bool:
+    """Returns whether one of a summary's caveats is serious."""
+    listed = caveats if isinstance(caveats, list) else []
+    return any(isinstance(caveat, dict) and caveat.get("serious") is True for caveat in listed)
 
 
 def _table(runs: Sequence[Summary]) -> Table:

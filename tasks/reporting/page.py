@@ -23,6 +23,7 @@ from tasks.reporting.targets import IN_MLFLOW
 from tasks.reporting.terms import terms_in
 from tasks.reporting.typesetting import held_together, runs, typeset
 
+_LONG_TEXT = 90
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -113,7 +114,7 @@ def plot(svg: str) -> Markup:
 
 
 def as_markup(text: str) -> Markup:
-    """Returns Markdown as markup, with headings one level lower. HTML in it stays text."""
+    """Returns Markdown as markup, typeset, with headings one level lower. HTML in it stays text."""
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -121,6 +122,9 @@ def as_markup(text: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{int(token.tag[1]) + 1}"
+        for child in token.children or ():
+            if child.type == "text":
+                child.content = held_together(typeset(child.content))
     return Markup(reader.renderer.render(tokens, reader.options, {}))
 
 
@@ -145,6 +149,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "followable": followable,
         "held_together": held_together,
+        "has_long_text": _has_long_text,
         "numeric_columns": numeric_columns,
         "path_in_mlflow": path_in_mlflow,
         "plot": plot,
@@ -167,6 +172,14 @@ def _printable(value: object) -> object:
     return "".join(
         c if c.isprintable() or c in "\n\N{NO-BREAK SPACE}" else " " if c.isspace() else "\ufffd" for c in value
     )
+
+
+def _has_long_text(table: Table) -> bool:
+    """Returns whether a cell has so much text that its row would be very high on a narrow screen.
+
+    A table of names and values has room for it.
+    """
+    return len(table.columns) > 2 and any(len(cell.text) > _LONG_TEXT for row in table.rows for cell in row)
 
 
 def _url_part(name: str) -> str:

@@ -138,7 +138,9 @@ def line_chart(
     left = 30 + CHARACTER * max(map(len, y_ticks.values()))
 
     styles = styles_of(series)
-    legend, legend_rows = legend_of([line.name for line in series], styles, left) if len(series) > 1 else ([], 0)
+    names = [line.name for line in series if line.listed]
+    listed = [style for line, style in zip(series, styles, strict=True) if line.listed]
+    legend, legend_rows = legend_of(names, listed, left) if len(names) > 1 else ([], 0)
     height += LEGEND_ROW * max(legend_rows - 1, 0)
     frame = _Frame(left, 8 + LEGEND_ROW * legend_rows + _MARK_ROW * len(marks), WIDTH - 12, height - 44)
     apart = distance_apart(series)

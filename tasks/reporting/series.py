@@ -52,7 +52,8 @@ class Series(NamedTuple):
     """A line. A highlighted one is black, thick and in front; the others are then thin.
 
     ``like`` is the name of another series: this one has its colour and marker, but is dashed with hollow markers. If
-    there is no such series, it has a colour and a marker of its own.
+    there is no such series, it has a colour and a marker of its own. A series that is not ``listed`` is left out of the
+    legend: the caption says what it is.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Series(NamedTuple):
     highlight: bool = False
     dashed: bool = False
     like: str = ""
+    listed: bool = True
 
 
 def styles_of(series: Sequence[Series]) -> list[Style]:

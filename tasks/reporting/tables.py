@@ -103,7 +103,7 @@ def trials_table(trials: Sequence[ListedTrial]) -> Table:
                 _budget(trial),
                 *(_setting_cell(name, getattr(trial, name)) for name in varied),
                 Cell(f"{trial.seed}", trial.seed),
-                Cell("✓ chosen", 0) if one.chosen else Cell("no", 1),
+                _choice(one, trials),
                 *(_test_cell(name, trial.task, record["test_loss"]) for name in names),
                 _number(audit["epsilon"]),
                 _number(audit.get("epsilon_lower")),
@@ -126,6 +126,11 @@ def trials_table(trials: Sequence[ListedTrial]) -> Table:
         "computed from the record of what ran; “ε at least” is a lower bound on what any accounting of it can give. "
         "Settings without a column are the same for all trials of a task and method."
     )
+    if any(one.finished.trial.sampled_like for one in trials):
+        caption += (
+            " “as at ε = …”: trained on the batches of the chosen training with that budget, to tell what its recipe, "
+            "clipping and noise cost."
+        )
     title = f"All {len(rows)} trials, audited" if len(rows) > 1 else "The trial, audited"
     return Table("trials", title, columns, rows, caption, [_trial_record(one) for one in trials])
 
@@ -205,6 +210,15 @@ def _setting_cell(name: str, value: Any) -> Cell:
         return Cell("–")
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return Cell(value_text(name, value), float(value) if number else None)
+
+
+def _choice(one: ListedTrial, trials: Sequence[ListedTrial]) -> Cell:
+    """Returns whether validation chose a trial's settings, or which trial it takes apart."""
+    twin = one.finished.trial.sampled_like
+    budget = next((other.finished.trial.epsilon for other in trials if other.finished.trial.key == twin), None)
+    if twin is not None and budget is not None:
+        return Cell(f"as at ε = {budget:g}", 2)
+    return Cell("✓ chosen", 0) if one.chosen else Cell("no", 1)
 
 
 def _varies(name: str, trials: Sequence[Trial]) -> bool:

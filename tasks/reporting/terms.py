@@ -22,7 +22,10 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "the privacy budget: a smaller ε is more private, because the trained model depends less on any one training "
         "example",
     ),
-    "δ": ("δ", "the second number of (ε, δ)-differential privacy: for DP-SGD, 1/N with N training examples"),
+    "δ": (
+        "δ",
+        "the second number of (ε, δ)-differential privacy: for one DP-SGD training 1/N, with N training examples",
+    ),
     "L": (
         r"L\(",
         "the test loss: 1 − AUC for pCTR and pCVR, the Poisson log loss for pConvs. L(ε) is that of the model trained "
@@ -33,6 +36,7 @@ _TERMS: Mapping[str, tuple[str, str]] = {
         "area under the ROC curve: the probability that the model ranks a positive example above a negative one. 0.5 "
         "is chance, 1 is perfect",
     ),
+    "log loss": (r"(?<!Poisson )log loss", "the mean of −log p, where p is the predicted probability of the label"),
     "NE": (
         _WORD.format("NE"),
         "normalised entropy: the log loss over that of predicting the split's mean label for every row; 1 is no better "

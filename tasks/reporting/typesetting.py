@@ -8,6 +8,10 @@ from typing import NamedTuple
 # A hyphen before a number, unless it joins it to what stands before: a range, a date, a name or an exponent.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=[\d.∞])")
 
+# A number with a power of ten, as Python writes it.
+_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([-+]\d+)(?!\w)")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 # Spaces before a percent sign, and around the signs between a name, its value and its spread.
 _INNER_SPACE = re.compile(r" (?=%|± \d|= [-−\d∞])|(?<=±) (?=\d)|(?<= =) (?=[-−\d∞])")
 
@@ -20,12 +24,26 @@ class Run(NamedTuple):
 
 
 def typeset(text: str) -> str:
-    """Returns text with minus signs before negative numbers.
+    """Returns text with minus signs before negative numbers, and with powers of ten.
 
     >>> typeset("-4.3 % to (-0.1), 2024-02-01, 1e-5, dcn-2")
-    '−4.3 % to (−0.1), 2024-02-01, 1e-5, dcn-2'
+    '−4.3 % to (−0.1), 2024-02-01, 10⁻⁵, dcn-2'
     """
-    return _MINUS.sub("\N{MINUS SIGN}", text)
+    return _MINUS.sub("\N{MINUS SIGN}", with_powers(text))
+
+
+def with_powers(text: str) -> str:
+    """Returns text with powers of ten as people write them.
+
+    >>> with_powers("(1, 6.25e-05), at most 1e-8, 2e+09, trial 1e5")
+    '(1, 6.25·10⁻⁵), at most 10⁻⁸, 2·10⁹, trial 1e5'
+    """
+
+    def written(match: re.Match[str]) -> str:
+        raised = f"10{str(int(match[2])).translate(_RAISED)}"
+        return raised if match[1] == "1" else f"{match[1]}·{raised}"
+
+    return _POWER.sub(written, text)
 
 
 def held_together(text: str) -> str:

@@ -41,7 +41,9 @@ def _figure(searched: SearchedRounds, task: TaskName, name: str, keys: Sequence[
         later = [one for one in searched.cells[key] if one.round > 1]
         series.append(Series(label, _lowest(searched, name, first)))
         if later:
-            series.append(Series(f"{label}, later rounds", _apart(_points(searched, name, later)), like=label))
+            series.append(
+                Series(f"{label}, later rounds", _apart(_points(searched, name, later)), like=label, listed=False)
+            )
         chosen += _points(searched, name, [one for one in searched.cells[key] if one.chosen])
     series.append(Series("chosen", _apart(chosen), highlight=True))
     if not any(point.y is not None for line in series for point in line.points):
@@ -52,7 +54,7 @@ def _figure(searched: SearchedRounds, task: TaskName, name: str, keys: Sequence[
     )
     caption = (
         f"{_SEARCHES[searched.grids.search]}. Lines: the lowest loss at each value in the first round. Hollow marks: "
-        "trainings of later rounds. Black: what the search chose. Trainings that diverged are not drawn."
+        "trainings of later rounds. Large marks: what the search chose. Trainings that diverged are not drawn."
     )
     return Figure(f"search_{task}_{name}", title, svg, caption)
 

@@ -49,6 +49,10 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "another's DAG": ("relative_loss_nightly", {"conf": {"tasks": []}}),
     "no task": ("relative_loss", {"conf": {**SMOKE, "tasks": None, "epsilons": "-1"}}),
     "no profile": ("relative_loss", {"conf": {"profile": None}}),
+    "empty profile": ("relative_loss", {"conf": {"profile": ""}}),
+    "another pipeline": ("relative_loss", {"conf": {**SMOKE, "pipeline": "clip_norm"}}),
+    "the same pipeline": ("clip_norm", {"conf": {**SMOKE, "pipeline": "clip_norm"}}),
+    "refit": ("prepare_data", {"conf": {**SMOKE, "refit": "yes"}}),
     "nonsense": ("relative_loss", "{"),
 }
 
@@ -90,7 +94,14 @@ def test_what_cannot_run_is_refused_in_the_words_of_the_form(answers: dict[str, 
     first, second = answers["no task"].splitlines()
     assert first == "Prediction tasks: choose at least one of pCTR, pCVR, pConvs"
     assert second.startswith("Privacy budgets ε: '-1' is not a positive number")
-    assert answers["no profile"] == "Profile: choose one"
+    assert answers["no profile"] == answers["empty profile"] == "Profile: choose one"
+    assert answers["refit"] == "New vocabulary: choose yes or no, true or false in JSON"
+
+
+def test_the_dag_of_a_pipeline_runs_no_other(answers: dict[str, Any]) -> None:
+    said = "Pipeline: this DAG runs relative_loss; other pipelines have DAGs of their own"
+    assert answers["another pipeline"] == said
+    assert answers["the same pipeline"]["dag_run_id"].startswith("smoke · pCTR · ε 1, 8 · ")
 
 
 def test_who_is_not_logged_in_learns_nothing(answers: dict[str, Any]) -> None:

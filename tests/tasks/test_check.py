@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from tasks.check import check
+from tasks.cli import main
 from tasks.config.loading import load_config
 from tasks.config.selection import select
 from tasks.runtime.errors import UserError
@@ -109,3 +110,12 @@ print(sorted({heavy!r} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_all_pipelines_are_checked_before_the_first_one_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Problems that pipelines share are said once. Seeds and budgets mean nothing to those that train nothing."""
+    assert main(["run", "--pipeline", "all", "--tasks", "pcvr", "--epsilons", "0", "--seeds", "2"]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: Privacy budgets ε: '0' is not a positive number")
+    assert others[0] == "Prediction tasks: the pipeline clip_norm has no pCVR; it has pCTR"
+    assert len(others) == len(set(others)) == 8

@@ -302,12 +302,20 @@ def worse_by(one: Result, other: Result) -> list[float]:
     return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
 
 
-def judged(claim: str, by_seed: Sequence[float], evidence: str) -> Finding:
-    """Returns the claim that the differences, one per seed, are positive, with the verdict of a paired t-test."""
+def judged(claim: str, by_seed: Sequence[float], evidence: str, *, percent: bool = False) -> Finding:
+    """Returns the claim that the differences, one per seed, are positive, with the verdict of a paired t-test.
+
+    Args:
+        claim: The claim, if the differences are positive.
+        by_seed: The differences.
+        evidence: What was compared.
+        percent: Whether the differences are of percentages.
+    """
     if not by_seed:
         return Finding(claim, "within noise", f"{evidence} (no common seed to compare)")
     found = paired(by_seed)
     verdict: Verdict = "within noise" if found.within_noise else "shown" if found.mean > 0 else "not shown"
-    spread = f" ± {stdev(by_seed):.4f}" if len(by_seed) > 1 else ""
+    digits, unit = (2, " points") if percent else (4, "")
+    spread = f" ± {stdev(by_seed):.{digits}f}" if len(by_seed) > 1 else ""
     seeds = f" over {len(by_seed)} seeds" if len(by_seed) > 1 else "; one seed cannot show what is noise"
-    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.4f}{spread}{seeds})")
+    return Finding(claim, verdict, f"{evidence} (difference {found.mean:.{digits}f}{spread}{unit}{seeds})")

@@ -158,7 +158,10 @@ def _figure(sweep: Sweep, cells: list[Parts], task: TaskName, arm: Arm, number: 
         x_label="privacy budget ε",
         y_label="share of L(∞) (%)",
     )
-    caption = "Parts below zero are gains; the line is the sum of all parts, the relative loss."
+    caption = (
+        "Recipe: the chosen settings without clipping and noise. Clipping: its bias. Noise: its variance. Parts below "
+        "zero are gains; the line is the sum of all parts, the relative loss."
+    )
     return Figure("figure" if number == 0 else f"figure_{number + 1}", title, svg, caption)
 
 
@@ -170,6 +173,7 @@ def _findings(cells: list[Parts], task: TaskName, arm: Arm) -> list[Finding]:
             f"{name}: at ε = {low.result.epsilon:g} noise costs more than clipping",
             [noise - clip for noise, clip in zip(low.noise, low.clipping, strict=True)],
             f"noise {fmean(low.noise):.2f} %, clipping {fmean(low.clipping):.2f} %",
+            percent=True,
         )
     ]
     if len(of_arm) > 1 and len(low.noise) == len(high.noise):
@@ -179,6 +183,7 @@ def _findings(cells: list[Parts], task: TaskName, arm: Arm) -> list[Finding]:
                 f"{low.result.epsilon:g})",
                 [most - least for most, least in zip(low.noise, high.noise, strict=True)],
                 f"{fmean(low.noise):.2f} % and {fmean(high.noise):.2f} %",
+                percent=True,
             )
         )
     best = min((one for one in of_arm if one.recipe), key=lambda one: fmean(one.recipe or [0.0]), default=None)
@@ -188,6 +193,7 @@ def _findings(cells: list[Parts], task: TaskName, arm: Arm) -> list[Finding]:
                 f"{name}: without clipping and noise the recipe is no better than the baseline",
                 best.recipe,
                 f"at ε = {best.result.epsilon:g} the recipe costs {fmean(best.recipe):+.2f} %",
+                percent=True,
             )
         )
     return found

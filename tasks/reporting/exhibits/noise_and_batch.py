@@ -54,12 +54,12 @@ def _figure(measured: Mapping[str, Any], fixed: str, letter: str) -> Figure:
         y_label="noise std of the mean gradient, in C",
         # At most eight labels fit below the axis.
         x_ticks={size: _short(size) for size in sizes[:: math.ceil(len(sizes) / 8)]},
-        marks=[Mark(baseline, f"{baseline:,}")],
+        marks=[Mark(baseline, _short(baseline))],
         log_x=True,
         log_y=True,
         height=300,
     )
-    caption = "The dashed line marks the batch size of the non-private baseline."
+    caption = "The dashed line marks the batch size of the non-private baseline. 1k = 1,024."
     return Figure(f"figure_{letter}", f"({letter}) {title}", svg, caption)
 
 

@@ -148,6 +148,23 @@ class Judgement(NamedTuple):
         return {kind: n for kind in REASONS if (n := sum(doubt.kind == kind for doubt in self.doubts))}
 
 
+def together(doubts: Sequence[Doubt]) -> list[tuple[str, Doubt]]:
+    """Returns the claims of doubts, those that say the same of several cells in one, each with a doubt of its kind.
+
+    >>> edges = [Doubt("edge", task, Arm("dp_sgd"), (1.0, 3.0), "C is the largest tried") for task in ("pctr", "pcvr")]
+    >>> [claim for claim, _ in together(edges)]
+    ['pCTR, ε = 1 and 3; pCVR, ε = 1 and 3: C is the largest tried']
+    """
+    groups: dict[tuple[Kind, str, bool], list[Doubt]] = {}
+    for doubt in doubts:
+        groups.setdefault((doubt.kind, doubt.what, doubt.serious), []).append(doubt)
+    found = []
+    for (_, what, _), same in groups.items():
+        where = "; ".join(dict.fromkeys(doubt.where for doubt in same if doubt.where))
+        found.append((f"{where}: {what}" if where else what, same[0]))
+    return found
+
+
 def merged(doubts: Iterable[Doubt]) -> list[Doubt]:
     """Joins doubts that say the same of several budgets; serious ones first, in the order of ``REASONS``."""
     groups: dict[Doubt, set[float]] = {}

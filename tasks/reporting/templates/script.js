@@ -29,7 +29,10 @@ function mendLinks() {
     inMlflow.forEach(asLink);
     for (const note of document.querySelectorAll(".where-mlflow")) note.remove();
   }
-  if (index && place === "served") index.href = "/";
+  if (index && place === "served") {
+    index.href = "/";
+    index.closest("p").hidden = false;
+  }
   if (place !== "frame") return;
   index?.closest("p").remove();
   for (const note of document.querySelectorAll(".in-frame")) note.hidden = false;

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.config.loading import Config, load_config
-from tasks.config.selection import EPSILONS_PATTERN, Selection, examine, run_title, select
+from tasks.config.selection import EPSILONS_PATTERN, FIELDS, Selection, examine, run_title, select
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT
 
@@ -204,6 +204,31 @@ def test_seeds_must_be_a_count(config: Config, seeds: Any) -> None:
         f"Seeds: {repr(seeds) if isinstance(seeds, str) else seeds} is not a positive whole number, "
         "the number of seeds to average over"
     )
+
+
+def test_an_option_without_effect_is_refused(config: Config) -> None:
+    assert refusal(config, pipeline="throughput", epsilons="1,10", seeds=2).splitlines() == [
+        "Privacy budgets ε: the pipeline throughput has no budgets, so leave this empty",
+        "Seeds: the pipeline throughput trains nothing, so leave this empty",
+    ]
+    assert "Seeds: " in refusal(config, pipeline="noise_and_batch", epsilons="1,10", seeds=2)
+    assert select(config, {"pipeline": "noise_and_batch", "epsilons": "1,10"}).epsilons == (1, 10)
+
+
+@pytest.mark.parametrize("value", [5, ["smoke"], {"a": 1}, True])
+@pytest.mark.parametrize("option", ["pipeline", "profile", "dataset", "raw"])
+def test_a_name_must_be_text(config: Config, option: str, value: Any) -> None:
+    """Only a program can send something else; other problems are said all the same."""
+    assert refusal(config, **{option: value}, seeds=0).splitlines() == [
+        f"{FIELDS[option]}: {value} is not a text",
+        "Seeds: 0 is not a positive whole number, the number of seeds to average over",
+    ]
+
+
+@pytest.mark.parametrize("value", [10**400, "1" * 400, 10**5000], ids=["number", "text", "longer"])
+def test_a_number_without_end_is_refused_in_short(config: Config, value: Any) -> None:
+    for option in ("epsilons", "seeds"):
+        assert len(refusal(config, **{option: value})) < 200
 
 
 def test_a_raw_file_and_a_synthetic_dataset_exclude_each_other(config: Config, raw_file: Path) -> None:
