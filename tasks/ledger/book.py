@@ -210,7 +210,13 @@ class Ledger:
             anchored, problems = Head(0, ""), [str(error)]
         rows = self._store.rows()
         problems += _problems(rows, anchored, {**({"the head that was given": kept} if kept else {}), **(known or {})})
-        return Verified(tuple(problems), tuple(_remarks(rows)), head_of(rows), anchored)
+        remarks = _remarks(rows)
+        if rows and anchored.rows == 0 and not problems:
+            remarks.append(
+                f"there is no anchor {self.anchor_path} of these rows, so that a cut end would not be noticed: compare "
+                "the head with one that was kept elsewhere"
+            )
+        return Verified(tuple(problems), tuple(remarks), head_of(rows), anchored)
 
     def _end(self, key: str, action: str, state: State, reason: str) -> Reservation:
         key, reason = _checked_key(key), _checked_reason(reason)
