@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zoneinfo
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from tasks.runtime.errors import UserError
 
 # The title of the field for a night's day in the form, by which messages call it.
 DAY_FIELD = "Day"
+_RANDOM = re.compile(r"(?<![a-z])r(?![a-z])", re.IGNORECASE)
 # A share of something.
 _Share = Annotated[float, Field(ge=0, le=1)]
 # How many times as much: 2 allows from a half to the double.
@@ -23,10 +25,15 @@ _Factor = Annotated[float, Field(gt=1, le=1000)]
 
 def _cron(text: str) -> str:
     # Imported here: it takes a tenth of a second, and only nightly entries need it.
-    from croniter import croniter
+    from croniter import CroniterError, croniter
 
-    if len(text.split()) != 5 or not croniter.is_valid(text):
+    # croniter would draw a new time for R whenever it is asked.
+    if len(text.split()) != 5 or not croniter.is_valid(text) or _RANDOM.search(text):
         raise ValueError(f"{text!r} is not a cron schedule of five fields: use for example '0 3 * * *' for 3:00")
+    try:
+        croniter(text, datetime.datetime(2026, 1, 1)).get_next()
+    except CroniterError:
+        raise ValueError(f"{text!r} never comes: there is no such date") from None
     return text
 
 

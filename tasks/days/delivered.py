@@ -40,6 +40,7 @@ from tasks.days.deliveries import (
     delivery,
     file_digest,
     first_missed,
+    nights_that_used,
     now,
     record,
     record_missed,
@@ -52,6 +53,9 @@ from tasks.runtime.parallel import cluster
 
 # Without a marker, files count as complete when none has changed for so long.
 SETTLED_SECONDS = 60.0
+# A file that changes in the future by up to so much has the time of a clock that is ahead of ours, and is new. A time
+# further ahead says nothing.
+_CLOCK_AHEAD_SECONDS = 600.0
 
 State = Literal["delivered", "empty", "missing", "refused"]
 
@@ -170,9 +174,9 @@ def _paths(name: str, dataset: Dataset, day: str) -> list[Path]:
     else:
         for path in data:
             age = time.time() - path.stat().st_mtime
-            if 0 <= age < SETTLED_SECONDS:
+            if -_CLOCK_AHEAD_SECONDS <= age < SETTLED_SECONDS:
                 raise _NotYet(
-                    f"{path} changed {age:.0f} s ago and may still be written; it counts as complete after "
+                    f"{path} changed {max(age, 0):.0f} s ago and may still be written; it counts as complete after "
                     f"{SETTLED_SECONDS:.0f} s without a change"
                 )
     return data
@@ -213,7 +217,8 @@ def _registered(config: Config, name: str, dataset: Dataset, day: str, found: Se
     rows = sum(parsed)
     moment, changes = now(), list(known["changes"]) if known else []
     if known and known["contents"] != contents:
-        changes.append(Change(at=moment, contents=known["contents"], rows=known["rows"]))
+        was = [file["contents"] for file in known["files"] if file["rows"]]
+        changes.append(Change(at=moment, contents=known["contents"], rows=known["rows"], files=was))
     delivered: Delivery = {
         "day": day,
         "files": listed,
@@ -262,20 +267,23 @@ def _duplicates(name: str, day: str, files: Sequence[DeliveredFile], contents: s
                 twin = own[theirs["contents"]]
                 yield f"{day} is refused: {twin} has the same contents as {theirs['path']} of {other}. {why}"
     if any(file["rows"] for file in files):
-        yield from _moved(name, day, contents)
+        yield from _moved(name, day, files, contents)
 
 
-def _moved(name: str, day: str, contents: str) -> Iterator[str]:
-    """Yields a sentence if the whole day was delivered as another one before, and nights have used it there.
+def _moved(name: str, day: str, files: Sequence[DeliveredFile], contents: str) -> Iterator[str]:
+    """Yields a sentence if the day, or a file of it, was delivered as another day before, and nights used it there.
 
     A date that was corrected is like that. What was released from the rows is charged to the other day, so that they
     would have a second budget here.
     """
+    paths = {file["contents"]: file["path"] for file in files if file["rows"]}
     for other, delivered in deliveries(name).items():
-        used = [use["night"] for use in delivered["uses"] if use["contents"] == contents]
-        if other != day and used:
+        used = nights_that_used(delivered, contents, paths) if other != day else []
+        if used:
+            moved = [path for digest, path in paths.items() if nights_that_used(delivered, "", [digest])]
+            what = "its rows were" if len(moved) in (0, len(paths)) else f"the rows of {moved[0]} were"
             yield (
-                f"{day} is refused: its rows were delivered as {other} before, and {', '.join(used)} used them there. "
+                f"{day} is refused: {what} delivered as {other} before, and {', '.join(used)} used them there. "
                 f"What these released is charged to {other}, so that the rows would have a second budget on {day}"
             )
 

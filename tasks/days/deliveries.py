@@ -10,9 +10,9 @@ import contextlib
 import datetime
 import fcntl
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from tasks.logs.files import RawFile
 from tasks.runtime.home import home, read_json, short_hash, write_json
@@ -31,11 +31,15 @@ class DeliveredFile(TypedDict):
 
 
 class Change(TypedDict):
-    """A day that was delivered again with other contents: when that was seen, and what it was before."""
+    """A day that was delivered again with other contents: when that was seen, and what it was before.
+
+    ``files`` are the digests of the files that it was made of. Changes that earlier versions noted have none.
+    """
 
     at: str
     contents: str
     rows: int
+    files: NotRequired[list[str]]
 
 
 class Use(TypedDict):
@@ -122,6 +126,23 @@ def record_use(name: str, contents: dict[str, str], night: str) -> None:
             if known is not None and use not in known["uses"]:
                 known["uses"].append(use)
                 record(name, known)
+
+
+def nights_that_used(delivered: Delivery, contents: str, files: Collection[str]) -> list[str]:
+    """Returns the nights that used a day when it had these contents, or one of these files, now or earlier.
+
+    Args:
+        delivered: The day.
+        contents: The digest of a whole day.
+        files: Digests of files with rows.
+    """
+    had = {delivered["contents"]: {file["contents"] for file in delivered["files"]}}
+    had |= {change["contents"]: set(change.get("files", ())) for change in delivered["changes"]}
+    return [
+        use["night"]
+        for use in delivered["uses"]
+        if use["contents"] == contents or not had.get(use["contents"], set()).isdisjoint(files)
+    ]
 
 
 def record_missed(name: str, day: str) -> None:

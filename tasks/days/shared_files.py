@@ -7,10 +7,10 @@ dataset that was renamed names what it was called before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tasks.config.loading import Config
-from tasks.days.deliveries import DeliveredFile, deliveries, registered_datasets
+from tasks.days.deliveries import DeliveredFile, deliveries, nights_that_used, registered_datasets
 
 
 def found_elsewhere(config: Config, name: str, day: str, files: Iterable[DeliveredFile]) -> str | None:
@@ -19,11 +19,8 @@ def found_elsewhere(config: Config, name: str, day: str, files: Iterable[Deliver
     paths = {file["path"] for file in wanted}
     contents = {file["contents"]: file["path"] for file in wanted if file["rows"]}
     for other in registered_datasets():
-        for theirs, file in _files(other) if other != name else ():
-            if file["path"] not in paths and file["contents"] not in contents:
-                continue
-            mine = file["path"] if file["path"] in paths else contents[file["contents"]]
-            where = f"{mine} is also in {theirs} of the dataset {other}"
+        for theirs, mine, verb in _places(other, paths, contents) if other != name else ():
+            where = f"{mine} {verb} in {theirs} of the dataset {other}"
             if config.budget_name(other) != budget:
                 return (
                     f"{where}, which has a budget of its own in the ledger, so that its examples would have two. If "
@@ -33,6 +30,25 @@ def found_elsewhere(config: Config, name: str, day: str, files: Iterable[Deliver
             if theirs != day:
                 return f"{where}, which shares its budget: on two days, its examples would have the budget of both"
     return None
+
+
+def _places(dataset: str, paths: Collection[str], contents: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yields the days of a dataset that have one of these files: the day, the file, and "is also" or "was".
+
+    A day had a file if nights used it there before the day was delivered again without it.
+
+    Args:
+        dataset: The dataset.
+        paths: The paths of the files.
+        contents: The paths of those with rows by digest.
+    """
+    for day, delivered in deliveries(dataset).items():
+        for file in delivered["files"]:
+            if file["path"] in paths or file["contents"] in contents:
+                yield day, file["path"] if file["path"] in paths else contents[file["contents"]], "is also"
+        for digest, path in contents.items():
+            if nights_that_used(delivered, "", [digest]):
+                yield day, path, "was"
 
 
 def _files(dataset: str) -> Iterator[tuple[str, DeliveredFile]]:

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 from tasks.config.nightly import TotalBudget
 from tasks.ledger.budget import DayTotal, OverBudget, check_finite, fits, highest_total, over_budget, user_over_budget
-from tasks.ledger.chain import Anchor, Head, Row, breaks, contradiction, head_of, next_row
+from tasks.ledger.chain import Anchor, Head, Row, breaks, clock_remarks, contradiction, head_of, next_row
 from tasks.ledger.composition import delta_used, largest
 from tasks.ledger.entries import Entry, State, charges_by_day, replayed, standing_on
 from tasks.ledger.release import Release, checked
@@ -210,7 +210,13 @@ class Ledger:
             anchored, problems = Head(0, ""), [str(error)]
         rows = self._store.rows()
         problems += _problems(rows, anchored, {**({"the head that was given": kept} if kept else {}), **(known or {})})
-        return Verified(tuple(problems), tuple(_remarks(rows)), head_of(rows), anchored)
+        remarks = clock_remarks(rows)
+        if rows and anchored.rows == 0 and not problems:
+            remarks.append(
+                f"there is no anchor {self.anchor_path} of these rows, so that a cut end would not be noticed: compare "
+                "the head with one that was kept elsewhere"
+            )
+        return Verified(tuple(problems), tuple(remarks), head_of(rows), anchored)
 
     def _end(self, key: str, action: str, state: State, reason: str) -> Reservation:
         key, reason = _checked_key(key), _checked_reason(reason)
@@ -281,20 +287,6 @@ def _problems(rows: Sequence[Row], anchored: Head, kept: Mapping[str, Head]) -> 
             found.append(told)
     # Rows that were tampered with may say anything.
     return found or replayed(rows)[1]
-
-
-def _remarks(rows: Sequence[Row]) -> list[str]:
-    """Returns where the clock went back. Nothing depends on it: rows are ordered by their numbers."""
-    found, latest = [], ""
-    for row in rows:
-        try:
-            at = str(row.content["time"])
-        except (KeyError, TypeError, ValueError):
-            continue
-        if at < latest:
-            found.append(f"row {row.number} has an earlier time ({at}) than a row before it: a clock went back")
-        latest = max(at, latest)
-    return found
 
 
 def _check_cost(entry: Entry, actual: Sequence[Release], others: Sequence[Entry]) -> None:

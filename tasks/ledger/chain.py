@@ -103,6 +103,20 @@ def contradiction(rows: Sequence[Row], head: Head, keeper: str) -> str:
     return ""
 
 
+def clock_remarks(rows: Sequence[Row]) -> list[str]:
+    """Returns where the clock went back. Nothing depends on it: rows are ordered by their numbers."""
+    found, latest = [], ""
+    for row in rows:
+        try:
+            at = str(row.content["time"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if at < latest:
+            found.append(f"row {row.number} has an earlier time ({at}) than a row before it: a clock went back")
+        latest = max(at, latest)
+    return found
+
+
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 

@@ -42,7 +42,7 @@ class ParquetReader:
         file.check_path_columns(dataset.path_columns)
         schema = _parquet(file.path).schema_arrow
         kinds: dict[str, tuple[list[str], Callable[[pa.DataType], bool]]] = {
-            "a number": (list(dataset.integer_columns), _is_number),
+            "a number": (list(dataset.integer_columns), lambda kind: _is_number(kind) or pa.types.is_null(kind)),
             "a number or boolean": (dataset.label_columns, _is_label),
             "a string, dictionary, integer or boolean": (dataset.token_columns, _is_token),
             "a timestamp, date or number": (dataset.time_columns, _is_time),
@@ -162,7 +162,8 @@ def _is_time(kind: pa.DataType) -> bool:
 def _is_token(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    # Writers give a column in which every value is missing the type null.
+    return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
 
 
 def _time_unit(kind: pa.DataType, of_numbers: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tasks.config.loading import Config
 from tasks.data.prepared import Prepared
+from tasks.days.deliveries import registered_datasets
 from tasks.days.shared_files import budget_of_files
 from tasks.ledger.book import Ledger
 from tasks.runtime.errors import UserError
@@ -26,12 +27,19 @@ def charged_budget(config: Config, dataset: str, files: Iterable[str] = ()) -> s
 
 
 def raw_files(prepared: Prepared) -> list[str]:
-    """Returns the paths of the raw files that prepared data was made of, as far as their parsed files are there."""
+    """Returns the paths of the raw files that prepared data was made of.
+
+    Raises ``UserError`` if that cannot be told, because a parsed file is gone, and there are days to compare with.
+    """
     parts = home() / "data" / prepared.dataset / "parts"
     found = []
     for key in read_json(prepared.path / "schema.json").get("parts", []):
         try:
             found.append(str(read_json(parts / key / "part.json")["source"]))
         except (OSError, UserError):
-            continue
+            if registered_datasets():
+                raise UserError(
+                    f"{parts / key} is gone, so that nothing tells which files {prepared.path} was made of, and "
+                    f"whether they have a budget in the ledger: prepare {prepared.dataset} again"
+                ) from None
     return found

@@ -6,7 +6,11 @@ from dp_core.models.digest import parameters_digest
 from tasks.privacy.guarantees import no_guarantee
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home
+from tasks.serving.released import Guarantee, ReleasedModel
 from tasks.training.finished import PARAMETERS, PUBLIC_NAME, FinishedTrial
+
+# ε of the same mechanism can come out slightly different where time decides how far it is refined.
+_SAME_EPSILON = 1e-2
 
 
 def why_not_released(finished: FinishedTrial) -> str | None:
@@ -46,6 +50,39 @@ def require_guarantee(finished: FinishedTrial) -> None:
             f"the model of trial {finished.folder.name} ({finished.trial.label()}) cannot be packaged or registered: "
             f"{why}"
         )
+
+
+def guarantee_of(finished: FinishedTrial, with_choice: float | None = None) -> Guarantee:
+    """Returns what the model of a trial that may leave the house promises.
+
+    ``with_choice`` is ε of all trainings that this one was chosen from; by default there were no others.
+    """
+    audit, trial = finished.audit, finished.trial
+    assert audit["epsilon"] is not None  # `require_guarantee` has asked
+    guarantee: Guarantee = {
+        "epsilon": max(audit["epsilon"], with_choice or 0.0),
+        "delta": audit["target_delta"],
+        "protects": "labels" if trial.mechanism == "label_dp" else "examples",
+        "mechanism": trial.mechanism,
+        "covers_vocabulary": finished.record["vocabulary"]["kind"] != "threshold",
+        "public_name": finished.public_name,
+    }
+    if (extra := audit.get("recalibration_epsilon")) is not None:
+        guarantee["recalibration_epsilon"] = extra
+    return guarantee
+
+
+def require_same(model: ReleasedModel, finished: FinishedTrial) -> None:
+    """Raises ``UserError`` if a trial may not leave the house, or if a model of it is not what it released."""
+    require_guarantee(finished)
+    evidence = finished.evidence
+    if evidence is None or evidence.get("released") != model.parameters_digest:
+        raise UserError(f"the parameters in {model.folder} are not those of the trial that it names")
+    promised, own = model.guarantee, guarantee_of(finished)
+    # A model that was chosen from several trainings promises the ε of all of them, which is more than that of its own.
+    enough = promised["epsilon"] >= own["epsilon"] * (1 - _SAME_EPSILON)
+    if not enough or {**promised, "epsilon": None} != {**own, "epsilon": None}:
+        raise UserError(f"the guarantee in {model.folder} is not that of the trial that it names")
 
 
 def trial_called(public_name: str) -> FinishedTrial | None:

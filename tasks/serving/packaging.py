@@ -22,7 +22,7 @@ from tasks.config.dataset import TASK_TITLES, Dataset
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, write_json, write_text
-from tasks.serving.guard import require_guarantee
+from tasks.serving.guard import guarantee_of, require_guarantee
 from tasks.serving.predictor import DESCRIPTION, FORMAT, MODEL, PARAMETERS, STATEMENT, VOCABULARY
 from tasks.serving.released import DATA, Guarantee
 from tasks.serving.vendoring import vendor_code
@@ -75,7 +75,7 @@ def log_model(
         earlier = client.get_logged_model(output.model_id)
         if earlier.tags.get(PUBLIC_NAME_TAG) == finished.public_name and str(earlier.status) == "READY":
             return f"models:/{earlier.model_id}"
-    guarantee = _guarantee(finished, epsilon_with_choice)
+    guarantee = guarantee_of(finished, epsilon_with_choice)
     logged = client.create_logged_model(
         run.info.experiment_id,
         MODEL_NAME,
@@ -104,7 +104,7 @@ def save_model(finished: FinishedTrial, prepared: Prepared, dataset: Dataset, fo
     _check(finished, prepared, dataset)
     if folder.exists():
         raise UserError(f"{folder} exists: give a new folder")
-    _save(finished, prepared, dataset, folder, Model(), _guarantee(finished))
+    _save(finished, prepared, dataset, folder, Model(), guarantee_of(finished))
 
 
 def find_prepared(trial: Trial) -> Prepared:
@@ -175,22 +175,6 @@ def _save(
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIREMENTS],
             metadata={"task": trial.task, "prediction": _meaning(trial), **guarantee},
         )
-
-
-def _guarantee(finished: FinishedTrial, with_choice: float | None = None) -> Guarantee:
-    audit, trial = finished.audit, finished.trial
-    assert audit["epsilon"] is not None  # `require_guarantee` has asked
-    guarantee: Guarantee = {
-        "epsilon": max(audit["epsilon"], with_choice or 0.0),
-        "delta": audit["target_delta"],
-        "protects": "labels" if trial.mechanism == "label_dp" else "examples",
-        "mechanism": trial.mechanism,
-        "covers_vocabulary": finished.record["vocabulary"]["kind"] != "threshold",
-        "public_name": finished.public_name,
-    }
-    if (extra := audit.get("recalibration_epsilon")) is not None:
-        guarantee["recalibration_epsilon"] = extra
-    return guarantee
 
 
 def _meaning(trial: Trial) -> str:

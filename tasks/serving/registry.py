@@ -21,7 +21,7 @@ from tasks.config.sections import did_you_mean
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, whole_directory
 from tasks.runtime.tracking import open_client, tracking_uri
-from tasks.serving.guard import require_guarantee, trial_called
+from tasks.serving.guard import require_same, trial_called
 from tasks.serving.released import ReleasedModel
 
 if TYPE_CHECKING:
@@ -50,15 +50,20 @@ def register(model_uri: str, name: str, tags: Mapping[str, str] | None = None) -
     """Registers a logged model under a name, unless it is registered there already. Returns its version.
 
     Raises:
-        UserError: It is not a model that ``tasks.serving.packaging`` logged, its files were changed, or its trial has
-            no guarantee any more.
+        UserError: It is not a model that ``tasks.serving.packaging`` logged, its files were changed, or its trial is
+            not here or has no guarantee any more.
     """
     logged = _LOGGED.fullmatch(model_uri)
     if logged is None:
         raise UserError(f"only a model that was logged can be registered, as models:/m-…, not {model_uri!r}")
     if not re.fullmatch(r"[^/@:'\"%]+", name):
         raise UserError(f"a model cannot be called {name!r}: leave out / @ : ' \" and %")
-    check_released(local_model(model_uri))
+    model = check_released(local_model(model_uri))
+    if trial_called(model.guarantee["public_name"]) is None:
+        raise UserError(
+            f"{model_uri} names a trial that is not in {home() / 'trials'}, so that nothing tells whether its audit "
+            "passed: register it where it was trained"
+        )
     client, model_id = open_client(), logged.group(1)
     for version in _versions(name):
         if version.model_uri == model_uri:
@@ -79,12 +84,10 @@ def check_released(folder: Path) -> ReleasedModel:
     """Opens a model's files. Raises ``UserError`` if it is none of ours, or if its trial has no guarantee any more."""
     model = ReleasedModel.load(folder)
     trial = trial_called(model.guarantee["public_name"])
-    # A model may have been trained elsewhere. Then its own record, which only a model with a guarantee has, must do.
+    # The trial of a registered model may have been deleted since, or be elsewhere. Then the model's own record, which
+    # only one with a guarantee has, must do.
     if trial is not None:
-        require_guarantee(trial)
-        evidence = trial.evidence
-        if evidence is None or evidence.get("released") != model.parameters_digest:
-            raise UserError(f"the parameters in {folder} are not those of the trial that it names")
+        require_same(model, trial)
     return model
 
 

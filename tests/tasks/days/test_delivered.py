@@ -81,8 +81,11 @@ def test_a_file_that_may_still_be_written(raw: Path, config: Config) -> None:
     found = look(config, "logs", day(0))
     assert found.state == "missing"
     assert f"{path} changed 0 s ago and may still be written" in found.sentence
-    age(path)
-    assert look(config, "logs", day(0)).state == "delivered"
+    age(path, -30)  # by a clock that is ahead
+    assert look(config, "logs", day(0)).state == "missing"
+    for seconds in (3600, -86_400):
+        age(path, seconds)
+        assert look(config, "logs", day(0)).state == "delivered"
 
 
 def test_a_file_that_cannot_be_read_to_its_end(raw: Path, config: Config) -> None:

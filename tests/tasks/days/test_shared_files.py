@@ -12,7 +12,7 @@ from tasks.config.loading import Config
 from tasks.days.delivered import look, survey
 from tasks.days.deliveries import record_use
 from tasks.days.shared_files import budget_of_files
-from tests.tasks.days.daily_logs import COLUMNS, age, day, deliver_day, nightly_config
+from tests.tasks.days.daily_logs import COLUMNS, age, day, day_rows, deliver_day, nightly_config, write_rows
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -97,3 +97,37 @@ def test_rows_that_were_used_under_another_date_are_refused(tmp_path: Path, used
     assert found.state == ("refused" if used else "delivered")
     if used:
         assert f"its rows were delivered as {day(1)} before, and night of {day(2)} used them there" in found.sentence
+
+
+def test_a_file_that_was_used_under_another_date_is_refused(tmp_path: Path) -> None:
+    """The other files of the first date stay there: only one was moved."""
+    config = nightly_config(tmp_path / "day={day}" / "*.parquet")
+    deliver_day(tmp_path, 0)
+    path = write_rows(tmp_path / f"day={day(0)}" / "second.parquet", day_rows(0, 60, seed=9))
+    record_use("logs", {day(0): look(config, "logs", day(0)).contents}, "a night")
+    deliver_day(tmp_path, 1)
+    moved = shutil.move(path, tmp_path / f"day={day(1)}" / "second.parquet")
+    assert look(config, "logs", day(0)).state == "delivered"
+    found = look(config, "logs", day(1))
+    assert found.state == "refused"
+    assert f"the rows of {moved} were delivered as {day(0)} before, and a night used them there" in found.sentence
+    moved.unlink()
+    assert look(config, "logs", day(1)).state == "delivered"
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_copy_of_files_that_were_replaced_since_is_refused_if_nights_used_them(tmp_path: Path, used: bool) -> None:
+    config = two_names(tmp_path / "raw", tmp_path / "copy")
+    copy = tmp_path / "copy" / f"day={day(0)}" / "rows.parquet"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(deliver_day(tmp_path / "raw", 0), copy)
+    age(copy)
+    first = look(config, "logs", day(0))
+    if used:
+        record_use("logs", {day(0): first.contents}, "a night")
+    deliver_day(tmp_path / "raw", 0, seed=1)
+    assert "again with other contents" in look(config, "logs", day(0)).sentence
+    found = look(config, "other", day(0))
+    assert found.state == ("refused" if used else "delivered")
+    if used:
+        assert f"{copy} was in {day(0)} of the dataset logs, which has a budget of its own" in found.sentence

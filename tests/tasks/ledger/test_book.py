@@ -281,6 +281,9 @@ def test_an_anchor_that_is_behind_or_damaged(ledger: Ledger) -> None:
     assert "damaged" in ledger.verify().problems[0]
     with pytest.raises(UserError, match="damaged"):
         ledger.reserve("more", night(6), TOTAL)
+    ledger.anchor_path.unlink()
+    (remark,) = ledger.verify().remarks
+    assert f"there is no anchor {ledger.anchor_path} of these rows, so that a cut end would not be noticed" in remark
 
 
 def test_a_row_that_no_ledger_writes_is_found_out(ledger: Ledger) -> None:

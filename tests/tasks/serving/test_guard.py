@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,20 @@ def test_parameters_of_another_trial_are_found_out(own_store: Path, tmp_path: Pa
     write_json(folder / "model.json", {**facts, "parameters_digest": parameters_digest(parameters)})
     with pytest.raises(UserError, match="are not those of the trial that it names"):
         register(uri, "forged")
+    # A copy with the parameters of the trial that promises something else, or names another trial.
+    np.savez(folder / "parameters.npz", **finished.read_parameters())  # type: ignore[arg-type]
+    for change, why in (
+        ({"epsilon": 0.1}, "the guarantee in .* is not that of the trial"),
+        ({"epsilon": float("nan")}, "the guarantee in .* is not that of the trial"),
+        ({"covers_vocabulary": True}, "the guarantee in .* is not that of the trial"),
+        ({"public_name": "0123456789abcdef"}, "names a trial that is not in .*/trials, so that nothing tells"),
+    ):
+        (folder / "model.json").write_text(json.dumps({**facts, "guarantee": {**facts["guarantee"], **change}}))
+        with pytest.raises(UserError, match=why):
+            register(uri, "forged")
+    assert open_client().search_registered_models() == []
+    write_json(folder / "model.json", {**facts, "guarantee": {**facts["guarantee"], "epsilon": 2.5}})
+    assert register(uri, "chosen_from_several_trainings") == 1
 
 
 def test_what_the_ledger_charges_is_not_registered_by_hand(
@@ -216,3 +232,6 @@ def test_what_the_ledger_has_charged_before_is_not_registered_by_hand_either(own
     assert charged_budget(config, NAME) is None
     Ledger.open().reserve("another", [metric(9.0, JANUARY[0], dataset=NAME)], TOTAL)
     assert charged_budget(config, NAME) == NAME
+    shutil.rmtree(own_store / "data" / NAME / "parts")
+    with pytest.raises(UserError, match=f"nothing tells which files .*: prepare {NAME} again"):
+        raw_files(prepared)

@@ -70,8 +70,9 @@ def expected_predictions(finished: FinishedTrial, prepared: Prepared) -> np.ndar
         ("csv", {"vocabulary": "hash", "vocabulary_buckets": 11}, {"task": "pconvs"}),
         ("parquet", {"vocabulary": "private", "vocabulary_epsilon": 50.0}, {"model": {"name": "dlrm"}}),
         ("tsv", {"vocabulary": "hash"}, {"model": {"name": "dcn_v2", "cross_layers": 1}}),
+        ("csv", {"vocabulary": "threshold"}, {"model": {"name": "piecewise_mlp"}}),
     ],
-    ids=["threshold", "hash", "private", "cross layers"],
+    ids=["threshold", "hash", "private", "cross layers", "piecewise"],
 )
 def test_raw_rows_are_predicted_as_the_encoded_ones(
     own_home: Path, tmp_path: Path, form: str, vocabulary: dict[str, Any], changes: dict[str, Any]

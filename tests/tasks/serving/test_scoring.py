@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -201,6 +202,17 @@ def test_the_verb(models: dict[str, ReleasedModel], tmp_path: Path, capsys: pyte
     assert "scores.csv: 50 rows in " in capsys.readouterr().out
     assert main(["score", *arguments[:1], "nothing@champion", *arguments[2:]]) == 2
     assert "no registered model is called 'nothing'" in capsys.readouterr().err
+
+
+def test_columns_in_which_every_value_is_missing(models: dict[str, ReleasedModel], tmp_path: Path) -> None:
+    """Writers of Parquet give them the type null."""
+    rows = [{**row, "color": "", "price": ""} for row in log_rows(20)]
+    log = write_log(tmp_path / "log.parquet", "parquet", rows)
+    table = pq.read_table(log)
+    for name in ("color", "price"):
+        table = table.set_column(table.column_names.index(name), name, pa.nulls(len(table)))
+    pq.write_table(table, log)
+    check(score(models["parquet"], [log], tmp_path / "scores.csv"), models["parquet"], {log: list(enumerate(rows, 1))})
 
 
 @pytest.mark.parametrize("form", ["tsv", "parquet"])

@@ -108,13 +108,20 @@ def test_a_trained_model_is_registered_by_the_verb_and_predicts_as_the_trainer(
 @pytest.mark.nights
 @pytest.mark.parametrize("task", ["pcvr", "pconvs"])
 @pytest.mark.parametrize(
-    ("form", "vocabulary", "model"),
+    ("form", "vocabulary", "model", "changes"),
     [
-        ("tsv", {"vocabulary": "threshold"}, {"name": "mlp"}),
-        ("csv", {"vocabulary": "private", "vocabulary_epsilon": 20.0}, {"name": "dlrm"}),
-        ("parquet", {"vocabulary": "hash", "vocabulary_buckets": 50}, {"name": "dcn_v2", "cross_layers": 1}),
+        ("tsv", {"vocabulary": "threshold"}, {"name": "mlp"}, {}),
+        ("csv", {"vocabulary": "private", "vocabulary_epsilon": 20.0}, {"name": "dlrm"}, {}),
+        ("parquet", {"vocabulary": "hash", "vocabulary_buckets": 50}, {"name": "dcn_v2", "cross_layers": 1}, {}),
+        # What is released is neither the last iterate nor the average alone.
+        (
+            "tsv",
+            {"vocabulary": "hash", "vocabulary_buckets": 50},
+            {"name": "piecewise_mlp"},
+            {"averaging": "tail", "recalibration": "shift", "recalibration_epsilon": 1.0},
+        ),
     ],
-    ids=["threshold", "private", "hash"],
+    ids=["threshold", "private", "hash", "piecewise, averaged and recalibrated"],
 )
 def test_predictions_are_the_trainers(
     own_home: Path,
@@ -123,12 +130,15 @@ def test_predictions_are_the_trainers(
     form: str,
     vocabulary: dict[str, Any],
     model: dict[str, Any],
+    changes: dict[str, Any],
     task: str,
 ) -> None:
     rows = log_rows(3000)
+    for number, row in enumerate(rows[-300::3]):
+        row["color"], row["price"] = f"new {number}", "-7.25"  # not in the training split
     prepared = prepare_log(tmp_path / "raw", form, rows, **vocabulary)
     spec = as_model_spec({"hidden_layers": (16, 8), **model})
-    trial = secret_trial(prepared, task=task, model=spec, epsilon=40.0, learning_rate=0.002)
+    trial = secret_trial(prepared, task=task, model=spec, epsilon=40.0, learning_rate=0.002, **changes)
     expected = train(trial, prepared, monkeypatch)
     save_model(FinishedTrial.open(trial), prepared, describe(form, **vocabulary), tmp_path / "model")
     found = mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(raw_frame(rows[-len(expected) :]))[task]
