@@ -18,7 +18,7 @@ CHOICES = $(if $(PROFILE),--profile $(call quoted,$(PROFILE))) $(if $(DATASET),-
 	$(if $(EPSILONS),--epsilons $(call quoted,$(EPSILONS))) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run nights test test-browser test-servers test-nights effects false-alarms planted lint format up validate bench bench-prepare walk mutants \
+.PHONY: help run nights test test-browser test-servers test-nights effects heavy false-alarms planted lint format up validate bench bench-prepare walk mutants \
 	lock audit-lock
 
 help: ## list the targets
@@ -52,7 +52,13 @@ test-browser: $(VENV)/installed $(VENV)-browser/installed ## use the product in 
 
 effects: $(VENV)/installed ## run every quick pipeline, then test for the paper's effects (about 40 minutes)
 	@$(BIN)/python -m tasks run --pipeline all
-	@$(BIN)/python -m pytest -m effects tests/test_effects.py
+	@$(BIN)/python -m pytest -m effects tests/test_effects.py -k 'not heavy'
+
+heavy: $(VENV)/installed ## the headline table on logs with heavy tails, then test it (about 8 minutes)
+	@$(BIN)/python -m tasks run --dataset heavy_display --tasks pctr --epsilons 0.5,3,50
+	@$(BIN)/python -m pytest -m effects tests/test_effects.py -k heavy
+	@$(BIN)/python -m tasks run --dataset heavy_clicks --tasks pcvr,pconvs --epsilons 0.5,3,50
+	@$(BIN)/python -m pytest -m effects tests/test_effects.py -k heavy
 
 false-alarms: $(VENV)/installed ## audit over 200 correct trainers, then some on four devices (about 12 minutes)
 	@$(BIN)/python -m pytest -q -n 2 -m 'soak or not soak' tests/tasks/privacy/test_no_false_alarms.py

@@ -26,9 +26,10 @@ _SETTING_TITLES = {
     "debias": "debiasing",
     "warmup": "warm-up",
     "recalibration_epsilon": "recalibration ε",
+    "initial_bias_epsilon": "ε of the initial bias",
 }
 # A setting's title in a sentence, where it is not the header with an article.
-_NOUNS = {"debias": "debiasing", "epochs": "the number of epochs"}
+_NOUNS = {"debias": "debiasing", "epochs": "the number of epochs", "bands": "the number of bands"}
 # A value in a phrase that stands without the setting's title.
 _PHRASES = {
     "l2_clip_norm": "C = {}",

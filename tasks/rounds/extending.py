@@ -3,8 +3,8 @@
 A setting is extended if the grid gives it two or more values that the page does not compare. A value is inside if the
 values next to it are worse: the next smaller and the next larger one, by the factor of the list, each compared in
 trainings that differ in nothing else. Where such a comparison is missing, or says that the neighbour is better, the
-neighbour is trained with the other settings of the best. Each cell, the baseline's as each budget's of the private
-methods, gets the same number of further trainings at most.
+neighbour is trained with the other settings of the best, unless it was. Each cell, the baseline's as each budget's of
+the private methods, gets the same number of further trainings at most.
 
 What it costs: every training counts, and how many there are depends on their outcomes. So the cost of choosing is that
 of the largest number that there might have been (``tasks.privacy.choice_cost``).
@@ -59,7 +59,7 @@ def _next_values(history: History, begun: Sequence[Outcome], outcomes: Sequence[
     from tasks.rounds.cells import Asked, changed, data_of, ranked
     from tasks.rounds.rates import as_written
 
-    best = ranked(outcomes)[0].trial
+    best, tried = ranked(outcomes)[0].trial, {one.trial for one in outcomes}
     prepared = data_of(history, best)
     columns = {*history.pipeline.columns, *history.pipeline.together}
     for name in [name for name in ORDERED if name not in columns and getattr(best, name) is not None]:
@@ -72,7 +72,10 @@ def _next_values(history: History, begun: Sequence[Outcome], outcomes: Sequence[
                 continue
             if not _is_worse(outcomes, name, value, best, prepared):
                 changes: dict[str, Any] = {name: value}
-                yield Asked(changed(best, prepared, **changes), like=best)
+                asked = Asked(changed(best, prepared, **changes), like=best)
+                # One that the cell has tried is worse than the best, and has no claim on the trainings that are left.
+                if asked.trial not in tried:
+                    yield asked
 
 
 def _is_possible(trial: Trial, prepared: Prepared) -> bool:

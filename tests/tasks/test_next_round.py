@@ -174,6 +174,23 @@ def test_a_search_keeps_within_its_limit(planned: Callable[..., str]) -> None:
     assert mechanisms == ["non_private", "dp_sgd"], "the same for the baseline as for a budget"
 
 
+def test_a_setting_that_was_tried_takes_no_training_from_the_search(planned: Callable[..., str]) -> None:
+    """At C = 1 the smaller rate is worse, and at C = 3 it is better: the one training goes to the larger rate."""
+
+    def twisted(trial: Trial) -> float:
+        if trial.mechanism != "dp_sgd":
+            return landscape(trial)
+        sign = 1 if trial.l2_clip_norm == 1 else -1
+        return 0.3 + 0.1 * (trial.l2_clip_norm or 0) - 0.01 * sign * math.log(trial.learning_rate)
+
+    text = EXTEND.replace("[0.1, 0.3, 1.0]", "[0.3, 1.0]").replace("l2_clip_norm: [1, 3]", "l2_clip_norm: [1, 1.5]")
+    run = planned(text.replace("search: extend", "search: extend\n        trainings: 1"), seeds=1)
+    written = to_the_end(run, twisted)
+    added = [item["trial"] for item in written["items"] if item.get("round") == 2]
+    (private,) = [trial for trial in added if trial["mechanism"] == "dp_sgd"]
+    assert (private["learning_rate"], private["l2_clip_norm"]) == (pytest.approx(10 / 3), 1)
+
+
 def test_what_diverges_is_extended_to_smaller_rates(planned: Callable[..., str]) -> None:
     def diverges(trial: Trial) -> float | None:
         return None if trial.mechanism == "dp_sgd" and trial.learning_rate > 0.05 else landscape(trial)

@@ -161,13 +161,18 @@ def _headline(sweep: Sweep, ours: Results, theirs: Results) -> str:
     for task in sweep.tasks:
         with_paper = f" (paper's recipe {_ends(sweep, task, theirs)})" if (task, sweep.epsilons[0]) in theirs else ""
         parts.append(f"{TASK_TITLES[task]} {_ends(sweep, task, ours)}{with_paper}")
-    return f"Relative loss from ε = {sweep.epsilons[0]:g} to {sweep.epsilons[-1]:g}: {', '.join(parts)}."
+    budgets = " to ".join(f"{epsilon:g}" for epsilon in _first_and_last(sweep))
+    where = f"from ε = {budgets}" if len(sweep.epsilons) > 1 else f"at ε = {budgets}"
+    return f"Relative loss {where}: {', '.join(parts)}."
 
 
 def _ends(sweep: Sweep, task: TaskName, results: Results) -> str:
-    ends = (sweep.epsilons[0], sweep.epsilons[-1])
-    first, last = (relative_percent(results[task, epsilon], sweep.baseline(task))[0] for epsilon in ends)
-    return f"{first:.1f} % to {last:.1f} %"
+    percents = (relative_percent(results[task, one], sweep.baseline(task))[0] for one in _first_and_last(sweep))
+    return " to ".join(f"{percent:.1f} %" for percent in percents)
+
+
+def _first_and_last(sweep: Sweep) -> list[float]:
+    return list(dict.fromkeys((sweep.epsilons[0], sweep.epsilons[-1])))
 
 
 def _series(sweep: Sweep, task: TaskName, results: Results, name: str, like: str = "") -> list[Series]:

@@ -91,6 +91,29 @@ def budget_doubts(results: Sequence[Result], baseline: Result) -> Iterator[Doubt
                 f"{100 * left / scale:.1f} % only"
             )
             yield Doubt("flat", task, arm, (), what)
+        elif plateau := _plateau([result.epsilon or 0.0 for result in results], blocks, scale):
+            first, last = plateau
+            above = [100 * (blocks.means[at] - blocks.means[None]) / scale for at in (first, last, high)]
+            what = (
+                f"from ε = {first:g} to {last:g} the relative loss goes from {above[0]:.1f} % to {above[1]:.1f} % "
+                f"only, though it falls to {above[2]:.1f} % at ε = {high:g}"
+            )
+            yield Doubt("flat", task, arm, (), what)
+
+
+def _plateau(epsilons: Sequence[float], blocks: Blocks, scale: float) -> tuple[float, float] | None:
+    """Returns the budgets between which a curve is flat that falls beyond them; None if there are none.
+
+    The price of privacy falls most where budgets are smallest. So a loss that is the same at budgets far apart, and
+    falls by a lot at larger ones still, was not that of privacy.
+    """
+    for low, high in itertools.combinations(epsilons, 2):
+        later = blocks.means[high] - blocks.means[epsilons[-1]]
+        if high >= _FAR_APART * low and later > _MATTERS * scale and _exceeds(later, blocks, 0.05):
+            fall = blocks.means[low] - blocks.means[high]
+            if fall < _LEAST_FALL * later:
+                return low, high
+    return None
 
 
 def cell_doubts(result: Result, audited: Mapping[str, float | None]) -> Iterator[Doubt]:

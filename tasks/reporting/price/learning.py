@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from tasks.reporting.price.doubts import Doubt
-from tasks.reporting.price.tuning import FLAT, Tried, larger_was_tried, smaller_was_tried
+from tasks.reporting.price.tuning import FLAT, Tried, longer_was_tried, shorter_was_tried
 from tasks.reporting.results import Result
 from tasks.runtime.progress import counted
 
@@ -40,10 +40,10 @@ def learning_doubts(result: Result, tried: Tried, curves: Curves) -> Iterator[Do
         return
     last, before = curve[-2] - curve[-1], curve[-3] - curve[-2]
     scale = abs(curve[-1])
-    if last > STEP * scale and last > before / 2 and not larger_was_tried(result, tried, "epochs"):
+    if last > STEP * scale and last > before / 2 and not longer_was_tried(result, tried):
         what = "validation loss was still falling when training ended"
         yield Doubt("still_improving", result.task, result.arm, epsilons, what)
     risen = curve[-1] - min(curve)
-    if risen > FLAT * scale and not smaller_was_tried(result, tried, "epochs"):
+    if risen > FLAT * scale and not shorter_was_tried(result, tried):
         what = "validation loss had risen from its minimum when training ended"
         yield Doubt("overfitted", result.task, result.arm, epsilons, what)

@@ -3,7 +3,8 @@
 A setting is at the edge if the chosen value is the smallest or the largest one tried with the same optimiser, model and
 other settings that are not numbers. A flat edge is no doubt: along one setting, loss is taken to be convex in the
 logarithm of the value, so the next step gains at most what the last one gained. If that is less than ``FLAT`` of the
-loss, what lies beyond cannot change the relative loss by more.
+loss, one more value would not change the relative loss by more. What the last step gained says nothing of how far the
+best is if the step was short, so a gain is that of a factor of 2 at least.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ORDERED: Mapping[str, tuple[float, float]] = {
     "l2_clip_norm": (-math.inf, math.inf),
     "epochs": (-math.inf, math.inf),
     "batch_size": (-math.inf, math.inf),
+    "bands": (1.0, math.inf),
+    "initial_bias_epsilon": (-math.inf, math.inf),
     "momentum": (0.0, math.inf),
     "microbatch_size": (1.0, math.inf),
     "clip_quantile": (-math.inf, math.inf),
@@ -34,6 +37,9 @@ ORDERED: Mapping[str, tuple[float, float]] = {
     "weight_decay": (0.0, math.inf),
     "averaging_share": (-math.inf, 1.0),
 }
+# Settings of which values are tried by factors, and the smallest step whose gain is taken as it is.
+_BY_FACTORS = ("learning_rate", "l2_clip_norm", "epochs", "batch_size", "bands", "initial_bias_epsilon")
+_STEP = 2.0
 # Settings without which a search is none. The others are part of the model class that the verdict names.
 _ESSENTIAL = ("learning_rate", "l2_clip_norm")
 # What a relative learning rate is relative to (``learning_rate_per``), or may be: where one of these differs, equal
@@ -81,10 +87,14 @@ def edge_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
         value = getattr(chosen, name, None)
         if len(values) < 2 or name in dict(result.arm.values) or value in (least, most):
             continue
+        # ``bands: auto`` follows from the other settings: without a line it was not searched for.
+        if name == "bands" and len(line) < 2:
+            continue
         if value not in (values[0], values[-1]):
             continue
         inner = values[1] if value == values[0] else values[-2]
-        if _gain(tried, chosen, name, inner, compared) >= FLAT * abs(_mean(_whole(chosen, tried[chosen]))):
+        gain = _gain(tried, chosen, name, inner, compared) * _steps_in_a_factor(name, value, inner)
+        if gain >= FLAT * abs(_mean(_whole(chosen, tried[chosen]))):
             which = "smallest" if value == values[0] else "largest"
             noun = setting_noun(name).removeprefix("the ")
             what = f"the best {noun} is the {which} tried ({value_text(name, value)})"
@@ -102,7 +112,9 @@ def not_tuned_doubts(results: Sequence[Result], tried: Sequence[Tried]) -> Itera
         of_method = values.setdefault((result.task, method), {})
         for name in ("learning_rate", "l2_clip_norm", "epochs", "batch_size"):
             if name not in dict(result.arm.values):
-                of_method.setdefault(name, set()).update(_tried_values(found, name))
+                # A rate means something else with another optimiser.
+                alike = [one for one in found if name != "learning_rate" or one.optimizer == result.trial.optimizer]
+                of_method.setdefault(name, set()).update(_tried_values(alike, name))
     for serious in (True, False):
         names: dict[tuple[str, ...], list[tuple[TaskName, str]]] = {}
         for key, of_method in values.items():
@@ -173,14 +185,30 @@ def disagreement_doubts(result: Result, tried: Tried) -> Iterator[Doubt]:
         yield _doubt("splits_disagree", result, what, serious=False)
 
 
-def larger_was_tried(result: Result, tried: Tried, name: str) -> bool:
-    """Returns whether a larger value of a setting than the chosen one was tried."""
-    return any(getattr(trial, name) > getattr(result.trial, name) for trial in tried)
+def longer_was_tried(result: Result, tried: Tried) -> bool:
+    """Returns whether a training of more epochs, and of more steps, than the chosen one was tried."""
+    return any(_is_longer(trial, result.trial) for trial in tried)
 
 
-def smaller_was_tried(result: Result, tried: Tried, name: str) -> bool:
-    """Returns whether a smaller value of a setting than the chosen one was tried."""
-    return any(getattr(trial, name) < getattr(result.trial, name) for trial in tried)
+def shorter_was_tried(result: Result, tried: Tried) -> bool:
+    """Returns whether a training of fewer epochs, and of fewer steps, than the chosen one was tried."""
+    return any(_is_longer(result.trial, trial) for trial in tried)
+
+
+def _is_longer(one: Trial, other: Trial) -> bool:
+    # More epochs of larger batches may be no more steps.
+    return one.epochs > other.epochs and one.epochs / one.batch_size > other.epochs / other.batch_size
+
+
+def _steps_in_a_factor(name: str, value: float, inner: float) -> float:
+    """Returns how many steps like that from ``inner`` to ``value`` make a factor of ``_STEP``; 1 for longer ones.
+
+    >>> _steps_in_a_factor("learning_rate", 0.3, 0.1), round(_steps_in_a_factor("l2_clip_norm", 1.0, 2**0.25), 9)
+    (1.0, 4.0)
+    """
+    if name not in _BY_FACTORS:
+        return 1.0
+    return max(1.0, math.log(_STEP) / abs(math.log(value / inner)))
 
 
 def _gain(tried: Tried, chosen: Trial, name: str, inner: float, compared: Sequence[Trial]) -> float:

@@ -54,6 +54,13 @@ def test_relative_loss_against_arithmetic_by_hand() -> None:
     )
 
 
+def test_one_budget_has_no_ends() -> None:
+    only = SWEEPS["relative_loss"]._replace(epsilons=(3.0,))
+    shown = show("relative_loss", lambda trial: 0.2 if trial.epsilon is None else 0.3, only)
+    percent = f"{100 * 0.1 / 0.215:.1f} %"
+    assert shown.headline == f"Relative loss at ε = 3: pCTR {percent}, pCVR {percent}, pConvs {percent}."
+
+
 def test_a_random_search_keeps_trainings_of_different_seeds() -> None:
     """They have no common seed, so no difference can be more than noise."""
     found = [Outcome(baseline(), 0.2, 0.2)]

@@ -159,6 +159,10 @@ def test_false_alarms_on_well_made_sweeps_are_rare() -> None:
             [("flat", "pCTR: from ε = 0.5 to 10 the relative loss goes from 8.")],
         ),
         (
+            Planted(by_budget={0.5: 0.0172, 1.0: 0.0172, 3.0: 0.0172, 10.0: 0.006}),
+            [("flat", "pCTR: from ε = 0.5 to 3 the relative loss goes from 8.")],
+        ),
+        (
             Planted(by_budget={0.5: 0.04, 1.0: 0.02, 3.0: 0.005, 10.0: 0.015}),
             [("rising", "pCTR: the loss rises by ")],
         ),
@@ -186,8 +190,9 @@ def test_each_planted_fault_is_found_and_nothing_else(planted: Planted, expected
 
 def test_a_flat_edge_is_no_doubt() -> None:
     """Beyond a plateau lies no gain: the next step gains at most what the last one gained."""
-    flat = Planted(rates=(0.1, 0.11), best_rate=0.12)
-    assert [kind for kind, _ in serious(judged(flat))] == []
+    for best, expected in ((0.14, set()), (0.2, {"edge"})):
+        two = Planted(rates=(0.1, 0.2), baseline_rates=(0.1, 0.2), best_rate=best)
+        assert {kind for kind, _ in serious(judged(two))} == expected
 
 
 def test_more_epochs_that_were_worse_answer_the_doubt() -> None:
