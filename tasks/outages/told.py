@@ -21,7 +21,7 @@ from tasks.runtime.home import home
 _AGAIN = "Prepared data, finished trials and checkpoints are kept: the same command continues from them"
 _BROKEN_DATABASE = re.compile(
     r"file is not a database|database disk image is malformed|malformed database schema|disk I/O error"
-    r"|unable to open database file|attempt to write a readonly database|no such (table|column)"
+    r"|unable to open database file|attempt to write a readonly database|no such (table|column)|has no column named"
     r"|Can't locate revision|already exists"
 )
 _OF_ANOTHER_DATABASE = re.compile(r"No Experiment with id|Run with id=\S+ not found|Could not find experiment")

@@ -211,8 +211,8 @@ def _client(uri: str) -> MlflowClient:
         folder.mkdir(parents=True, exist_ok=True)
         if folder == home() / "mlflow":
             adopt_artifacts(folder)
-        # A new store logs each table that it creates.
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        # It logs each table of a new store, and the traceback of each error, which it raises too.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
 
 
