@@ -18,8 +18,8 @@ CHOICES = $(if $(PROFILE),--profile $(call quoted,$(PROFILE))) $(if $(DATASET),-
 	$(if $(EPSILONS),--epsilons $(call quoted,$(EPSILONS))) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run nights test test-browser test-servers test-nights effects heavy false-alarms planted lint format up validate bench bench-prepare walk mutants \
-	lock audit-lock
+.PHONY: help run nights test test-browser test-servers test-nights effects heavy false-alarms planted torture rot full-disk fuzz \
+	lint format up validate bench bench-prepare walk mutants lock audit-lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -66,6 +66,16 @@ false-alarms: $(VENV)/installed ## audit over 200 correct trainers, then some on
 
 planted: $(VENV)/installed ## plant every bug in models of realistic size: the audit must fail each (about 12 minutes)
 	@$(BIN)/python -m pytest -q -n 2 -m 'soak or not soak' tests/tasks/privacy/test_planted_bugs_in_larger_models.py
+
+rot: $(VENV)/installed ## damage each file of a finished home in turn: named or harmless, never another table (about 40 minutes)
+	@$(BIN)/python -m benchmarks.faults.rot
+
+full-disk: $(VENV)/installed ## run on a disk that fills up, at 20 levels; needs root, to mount it (about 10 minutes)
+	@$(BIN)/python -m benchmarks.faults.full_disk
+
+fuzz: $(VENV)/installed ## look for a traceback from pipelines.yaml and from log files (10 minutes each)
+	@FUZZ_MINUTES=5 $(BIN)/python -m pytest -q -s -m fuzz tests/tasks/config/test_loading_fuzz.py
+	@FUZZ_MINUTES=10 $(BIN)/python -m pytest -q -s -m fuzz tests/tasks/logs/test_logs_fuzz.py
 
 lint: $(VENV)/installed ## check format, lint and types
 	@$(BIN)/ruff format --check .

@@ -71,13 +71,13 @@ def run_in_mlflow(run: str) -> str | None:
 
 def parent_in_mlflow(parent: ParentRun) -> str | None:
     """Returns the address of a run in MLflow that has trials nested in it."""
-    return _in_mlflow(run_path(parent["experiment"], parent["mlflow_run"]))
+    return _in_mlflow(run_path(parent["experiment"], parent["mlflow_run"])) if parent["mlflow_run"] else None
 
 
 def trials_in_mlflow(run: str) -> str | None:
     """Returns the address of the list of a planned run's trials in MLflow, given its folder."""
     parent = read_plan(run)["parent"]
-    return _in_mlflow(children_path(parent["experiment"], parent["mlflow_run"]))
+    return _in_mlflow(children_path(parent["experiment"], parent["mlflow_run"])) if parent["mlflow_run"] else None
 
 
 def report_page(page: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks.config.loading import load_config
+from tasks.outages.unlogged import logged
 from tasks.privacy.statement import summary
 from tasks.privacy.verdict import AuditFailure, judge
 from tasks.runtime.progress import note
@@ -42,7 +43,8 @@ def audit(trained: TrainedTrial) -> AuditedTrial:
         )
     result, statement = judge(trial, finished.record, evidence, name=finished.public_name, start=start_of(trial))
     finished.write_audit(result, statement)
-    log_audit(trained["mlflow_run"], result, finished.statement)
+    if trained["mlflow_run"]:
+        logged(trained["run"], lambda: log_audit(trained["mlflow_run"], result, finished.statement), None)
     if result["verdict"] == "failed":
         raise AuditFailure(
             f"audit of {trial.label()} failed: {'; '.join(result['findings'])}. See {finished.folder}; "

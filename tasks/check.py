@@ -14,6 +14,7 @@ from tasks.config.loading import Config, load_config
 from tasks.config.selection import FIELDS, Selection, examine
 from tasks.logs.files import find_files
 from tasks.logs.formats import LOG_FORMATS
+from tasks.outages.limits import check_limits
 from tasks.runtime.errors import UserError
 
 
@@ -22,6 +23,7 @@ def check(options: Mapping[str, Any]) -> Selection:
 
     Besides the options themselves, it checks what is known of the data before it is prepared.
     """
+    check_limits()
     config = load_config()
     selection, problems = examine(config, options)
     if selection is not None:

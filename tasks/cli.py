@@ -14,7 +14,7 @@ from tasks import cli_ledger, cli_nights, cli_score, cli_verbs
 from tasks.cli_arguments import add_verb, list_of, positive
 from tasks.config.pipeline import SamplerName
 from tasks.config.selection import as_list
-from tasks.runtime.errors import UserError
+from tasks.outages.told import said_as
 from tasks.runtime.interrupted_make import watch_make
 
 
@@ -34,12 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             answer = options.verb(options)
             if answer.text:
                 print(answer.text)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        reason = said_as(error)
+        if reason is None:
+            raise
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     return answer.status
 
 
@@ -87,6 +90,7 @@ def _add_pipeline_verbs(verbs: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
     add_verb(verbs, "validate", cli_verbs.validate, "check pipelines.yaml and list every mistake in it")
+    add_verb(verbs, "log-pending", cli_verbs.log_pending, "log runs to MLflow whose server did not answer")
     add_verb(verbs, "verify", cli_verbs.verify, "read all results and list every file that is not what was written")
 
 

@@ -102,6 +102,13 @@ def verify(options: Namespace) -> Answer:
     return Answer(found, "\n".join(lines), status=1 if found["problems"] else 0)
 
 
+def log_pending(options: Namespace) -> Answer:
+    from tasks.log_pending import log_pending
+
+    done = log_pending()
+    return Answer(done, f"{counted(len(done), 'run')} logged to MLflow")
+
+
 def generate(options: Namespace) -> Answer:
     from tasks.config.loading import load_config
     from tasks.logs.synthetic import generate, read_ceiling

@@ -8,6 +8,7 @@ from pathlib import Path
 from tasks.config.loading import Config, load_config
 from tasks.config.pipeline import RecipeName
 from tasks.data.prepared import open_prepared
+from tasks.outages.unlogged import logged
 from tasks.plan import planned_items
 from tasks.reporting.results import Outcome
 from tasks.rounds.cells import Asked
@@ -129,7 +130,7 @@ def _with_round(plan: Plan, run_folder: str, planner: str, asked: Sequence[Asked
     known = {Trial.model_validate(item["trial"]): item for item in plan["items"]}
     untrained = [one for one in asked if one.trial not in known]
     every = [*known, *(one.trial for one in untrained)]
-    parent = add_trials(plan["parent"], every)
+    parent = logged(run_folder, lambda: add_trials(plan["parent"], every), plan["parent"])
     recipes = {one.trial: _recipes(one, known[one.like].get("recipes", []), planner) for one in asked}
     new = planned_items(
         run_folder,

@@ -15,6 +15,7 @@ from tasks.config.loading import load_config
 from tasks.config.pipeline import RecipeName
 from tasks.config.selection import select
 from tasks.data.prepared import open_prepared
+from tasks.outages.unlogged import logged
 from tasks.rounds.registry import FIRST
 from tasks.runtime.home import home, point_latest_at, write_json
 from tasks.runtime.progress import counted, say
@@ -22,7 +23,16 @@ from tasks.runtime.tracking import start_pipeline_run
 from tasks.training.enumeration import enumerate_trials, expected_trainings, paper_recipe_trials, with_recipes
 from tasks.training.finished import is_trained
 from tasks.training.groups import in_groups
-from tasks.training.items import ParentRun, Plan, PlannedRun, PlannedSelection, PlannedTrial, PreparedDataset
+from tasks.training.items import (
+    ParentRun,
+    Plan,
+    PlannedRun,
+    PlannedSelection,
+    PlannedTrial,
+    PreparedDataset,
+    nowhere,
+)
+from tasks.training.sweep_names import varying_settings
 from tasks.training.trial import Trial
 
 
@@ -56,7 +66,11 @@ def plan(options: Mapping[str, Any], prepared: Sequence[PreparedDataset]) -> Pla
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     folder = home() / "runs" / selection.pipeline / f"{now}-{selection.profile}-{secrets.token_hex(2)}"
     cards = {item["dataset"]: Path(item["data_card"]) for item in prepared}
-    parent = start_pipeline_run(config, selection, folder.name, opened, cards, trials)
+    parent = logged(
+        folder,
+        lambda: start_pipeline_run(config, selection, folder.name, opened, cards, trials),
+        nowhere(selection.pipeline, varying_settings(trials)),
+    )
     items = planned_items(str(folder), parent, paths, recipes, of=len(trials))
     planned: Plan = {
         "selection": cast(PlannedSelection, selection._asdict()),

@@ -15,6 +15,7 @@ from tasks.config.pipeline import Grids, Pipeline
 from tasks.data.prepared import Prepared, open_prepared
 from tasks.evaluation.segments import SegmentReader
 from tasks.measure import MEASURED, measured_metrics
+from tasks.outages.unlogged import is_unlogged, logged, take_up
 from tasks.privacy.choice_cost import choice_cost, choice_table
 from tasks.privacy.statement import audits_line
 from tasks.reporting.document import Caveat, Document, Figure, Table
@@ -37,12 +38,12 @@ from tasks.reporting.tracked import description, judgement_metrics, judgement_ta
 from tasks.rounds.decomposition import NAME as TAKEN_APART
 from tasks.rounds.picture import search_figures, search_notes, search_tables
 from tasks.rounds.searched import SearchedRounds
-from tasks.runtime.home import home, point_latest_at, read_json, whole_directory
+from tasks.runtime.home import home, point_latest_at, read_json, whole_directory, write_json
 from tasks.runtime.mlflow_views import SweepMetric
 from tasks.runtime.progress import note, say, say_result
-from tasks.runtime.tracking import log_report, provenance
+from tasks.runtime.tracking import log_report, provenance, start_pipeline_run
 from tasks.training.finished import CurvePoint, FinishedTrial
-from tasks.training.items import AuditedTrial, Plan, PlannedTrial, planned_rounds, read_plan
+from tasks.training.items import AuditedTrial, Plan, PlannedTrial, planned_rounds, planned_selection, read_plan
 from tasks.training.logged import find_finished
 from tasks.training.trial import Trial
 
@@ -88,7 +89,7 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
     Returns:
         The paths of the page, the Markdown file and the first table.
     """
-    config, plan = load_config(), read_plan(run_folder)
+    config, plan = load_config(), _plan_in_mlflow(run_folder)
     selection = plan["selection"]
     run = _Run(
         folder=Path(run_folder),
@@ -109,23 +110,48 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
     if not only_for_tests:
         point_latest_at(final)
     index = write_index(home() / "reports")
-    log_report(
-        plan["parent"],
-        metrics=contents.metrics,
-        files=[final / name for name in names],
-        note=description(document, plan["parent"], contents.relative_losses),
-        relative_losses=contents.relative_losses,
-        tags=judgement_tags(contents.judgement),
+    logged(
+        run_folder,
+        lambda: log_report(
+            plan["parent"],
+            metrics=contents.metrics,
+            files=[final / name for name in names],
+            note=description(document, plan["parent"], contents.relative_losses),
+            relative_losses=contents.relative_losses,
+            tags=judgement_tags(contents.judgement),
+        ),
+        None,
     )
     # For the log of the step. Who runs the pipeline in a terminal sees the same at the end. Indented, because a line
     # that begins with ✗ would be taken for an error.
     for line in report_text(final).splitlines():
         note(f"  {line}")
+    if is_unlogged(run_folder):
+        say("MLflow has not got this run: `python -m tasks log-pending` logs it when the server answers again")
     say(f"report: {final / PAGE}")
     say(f"all reports: {index}")
     made = report_files(final)
     say_result(made)
     return made
+
+
+def _plan_in_mlflow(run_folder: str) -> Plan:
+    """Returns the plan of a run. If MLflow did not answer earlier and does now, the plan gets a run there."""
+    plan = read_plan(run_folder)
+    if take_up(run_folder) and not plan["parent"]["mlflow_run"]:
+        selection = planned_selection(plan)
+        prepared = {name: open_prepared(Path(path)) for name, path in plan["prepared"].items()}
+        cards = {name: opened.data_card for name, opened in prepared.items()}
+        trials = [Trial.model_validate(item["trial"]) for item in plan["items"]]
+        parent = logged(
+            run_folder,
+            lambda: start_pipeline_run(load_config(), selection, Path(run_folder).name, prepared, cards, trials),
+            plan["parent"],
+        )
+        items: list[PlannedTrial] = [{**item, "parent": parent} for item in plan["items"]]
+        plan = {**plan, "parent": parent, "items": items}
+        write_json(Path(run_folder) / "plan.json", plan)
+    return plan
 
 
 def _measured(run: _Run) -> _Contents:
@@ -136,7 +162,9 @@ def _measured(run: _Run) -> _Contents:
 
 
 def _trained(run: _Run, new: Iterable[AuditedTrial]) -> _Contents:
-    audited = _audited(run.plan["items"], new)
+    # What MLflow did not take earlier is found and logged again, unless it still does not answer.
+    known = [item for item in new if item["mlflow_run"] or is_unlogged(run.folder)]
+    audited = _audited(run.plan["items"], known)
     finished = [FinishedTrial.open(item["trial"]) for item in audited]
     say(audits_line([one.audit for one in finished]))
 

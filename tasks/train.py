@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tasks.config.loading import load_config
 from tasks.data.prepared import open_prepared
+from tasks.outages.unlogged import is_unlogged
 from tasks.runtime.trial_runs import live_run
 from tasks.training.checkpoint import checkpoint_of
 from tasks.training.finished import is_trained
@@ -37,7 +38,7 @@ def train(group: TrialGroup) -> list[TrainedTrial] | None:
 
     def train_one(item: PlannedTrial, should_stop: Callable[[], bool]) -> None:
         prepared = open_prepared(Path(item["prepared"]))
-        with live_run(item, shown=is_first_process()) as watch:
+        with live_run(item, shown=is_first_process() and not is_unlogged(item["run"])) as watch:
             run_trial(trials[item["number"]], prepared, hardware=hardware, should_stop=should_stop, watch=watch)
         if is_first_process():
             log(item, reused=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -43,7 +45,7 @@ def verify() -> Verified:
         result["checked"][kind] = len(paths)
         for path in paths:
             try:
-                if path.suffix != ".json" and path.is_dir() and read_manifest(path) is None:
+                if path.is_dir() and read_manifest(path) is None:
                     result["without_manifest"].append(str(path))
                 check(path)
             except UserError as error:
@@ -100,6 +102,22 @@ def _verify_answer(path: Path) -> None:
     read_answer(path)
 
 
+def _databases() -> Iterator[Path]:
+    return (path for folder in ("mlflow", "airflow", "airflow-run", "cache") for path in (home() / folder).glob("*.db"))
+
+
+def _verify_database(path: Path) -> None:
+    """Asks SQLite, which finds damage to what a database is built of, but not another digit in a value."""
+    advice = "Move it away and run again: a new one is made"
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as opened:
+            [found] = opened.execute("PRAGMA integrity_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise UserError(f"{path} is damaged: {error}. {advice}") from None
+    if found != "ok":
+        raise UserError(f"{path} is damaged: {' '.join(found.split())}. {advice}")
+
+
 def _names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
@@ -109,4 +127,5 @@ _KINDS = {
     "trials": _Kind(_trial_folders, _verify_trial),
     "checkpoints": _Kind(_checkpoints, _verify_checkpoint),
     "cached answers": _Kind(_answers, _verify_answer),
+    "databases": _Kind(_databases, _verify_database),
 }

@@ -8,7 +8,6 @@ cut into blocks or on the number of workers, but the noise of a private vocabula
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,25 +120,20 @@ def prepare_files(
         return final
     what = files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
     say(f"{name}: preparing {what} ({sum(file.size for file in files) / 1e6:,.1f} MB)")
-    try:
-        with cluster():
-            parts = parse_files(name, dataset, files, block_bytes=block_bytes)
-            with whole_directory(final) as folder:
-                # Ids that do not depend on the rows of this folder are the same in earlier folders.
-                stable = night is None and (rule["kind"] == "hash" or keeper.fitted_on is not None)
-                encoding = short_hash([PREPARE_VERSION, description, rule, keeper.fitted_on]) if stable else None
-                preparation = _Preparation(name, dataset, parts, folder, rule, keeper, splitting, encoding)
-                schema = preparation.run(_ceiling(files[0]))
-                write_json(folder / "schema.json", schema)
-                written = read_prepared(folder)
-                for split in SPLITS:
-                    check_tokens(written, split)
-                write_manifest(folder)
-                keeper.save(folder)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(f"no space left on the disk of {home()} while preparing {name}") from None
-        raise
+    with cluster():
+        parts = parse_files(name, dataset, files, block_bytes=block_bytes)
+        with whole_directory(final) as folder:
+            # Ids that do not depend on the rows of this folder are the same in earlier folders.
+            stable = night is None and (rule["kind"] == "hash" or keeper.fitted_on is not None)
+            encoding = short_hash([PREPARE_VERSION, description, rule, keeper.fitted_on]) if stable else None
+            preparation = _Preparation(name, dataset, parts, folder, rule, keeper, splitting, encoding)
+            schema = preparation.run(_ceiling(files[0]))
+            write_json(folder / "schema.json", schema)
+            written = read_prepared(folder)
+            for split in SPLITS:
+                check_tokens(written, split)
+            write_manifest(folder)
+            keeper.save(folder)
     rows = ", ".join(f"{schema['splits'][split]['rows']:,} {split}" for split in SPLITS)
     say(f"{name}: prepared in {final} ({rows} rows)")
     return final

@@ -17,8 +17,8 @@ IN_MLFLOW = "mlflow:"
 
 
 def run_target(experiment: str, run_id: str) -> str:
-    """Returns the target of a run's page."""
-    return _target(run_path(experiment, run_id))
+    """Returns the target of a run's page; an empty text for a run that MLflow has not got."""
+    return _target(run_path(experiment, run_id)) if run_id else ""
 
 
 def compare_target(experiment: str, run_ids: Iterable[str]) -> str:

@@ -117,6 +117,11 @@ def ensure_airflow(folder: Path) -> None:
     lock = CHECKOUT / "requirements.lock"
     state = short_hash([lock.read_text() if lock.exists() else "", _COMMANDS])
     marker, empty = folder / "ready", home() / "cache" / f"airflow-{state}.db"
+    if not _is_sound(empty):
+        empty.unlink(missing_ok=True)
+    if marker.exists() and not _is_sound(_database(folder)):
+        _put_aside(_database(folder))
+        marker.unlink()
     if marker.exists() and marker.read_text() == state:
         return
     is_new = not _database(folder).exists()
@@ -143,6 +148,32 @@ def login() -> tuple[str, str]:
 
 def _database(folder: Path) -> Path:
     return folder / "airflow.db"
+
+
+def _is_sound(database: Path) -> bool:
+    """Returns whether SQLite can read a database, and Airflow has made it."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as opened:
+            opened.execute("SELECT version_num FROM alembic_version").fetchone()
+            return opened.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error)  # another process writes to it
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _put_aside(database: Path) -> None:
+    """Renames a damaged database, if there is one, so that a new one is made. It has runs and settings."""
+    if database.exists():
+        aside = database.with_name(f"{database.name}.damaged")
+        database.replace(aside)
+        say(
+            f"Airflow's database {database} is damaged: it is now {aside.name}, and a new one is made, without its runs"
+        )
+    else:
+        say(f"Airflow's database {database} is missing: a new one is made, without its runs")
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _set_up(folder: Path) -> None:

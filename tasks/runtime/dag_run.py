@@ -20,6 +20,7 @@ from tasks.check import check
 from tasks.config.loading import config_path, load_config
 from tasks.config.raw_roots import outside_roots
 from tasks.config.selection import run_title
+from tasks.outages.told import ended_with
 from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
 from tasks.runtime.errors import UserError
 from tasks.runtime.handed_over import Paused, hand_over
@@ -102,7 +103,7 @@ def _run_alone(dag: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
     quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}
     status = _run_to_the_end(command, airflow_environment(folder) | quiet, log, output)
     if status != 0 or output.result is None:
-        raise UserError(f"{output.reasons() or 'a task failed unexpectedly'}\n(the run failed; full log: {log})")
+        raise UserError(f"{output.reasons() or ended_with(status, log)}\n(the run failed; full log: {log})")
     return output.result
 
 

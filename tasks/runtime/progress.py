@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.runtime.errors import UserError
+from tasks.outages.told import said_as
 
 PROGRESS_MARK = "▸ "
 ERROR_MARK = "✗ "
@@ -50,11 +50,13 @@ def _write(text: str) -> None:
 
 
 def step(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a step for a DAG. Prints a ``UserError`` in marked lines before raising it again."""
+    """Calls a step for a DAG. Prints what a person can mend in marked lines before raising the error again."""
     try:
         return function(*arguments)
-    except UserError as error:
-        say_error(str(error))
+    except Exception as error:
+        reason = said_as(error)
+        if reason is not None:
+            say_error(reason)
         raise
 
 

@@ -42,11 +42,23 @@ from tasks.training.trial import Trial
 
 _CONTEXT = "mlflow.data.context"
 _LONGEST_NOTE = 8000
+# By default MLflow's client repeats a request for four minutes before it says that nobody answers.
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
 
 
 def tracking_uri() -> str:
     """Returns ``MLFLOW_TRACKING_URI``, or the SQLite store in the home folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow' / 'mlflow.db'}"
+
+
+def remote_server() -> str | None:
+    """Returns the address of the tracking server; None if the store is a database or a folder."""
+    uri = tracking_uri()
+    return uri.rstrip("/") if uri.startswith(("http://", "https://")) else None
 
 
 def run_link(experiment: str, run_id: str) -> str:
@@ -192,13 +204,15 @@ def open_client() -> MlflowClient:
 
 @functools.lru_cache(maxsize=4)
 def _client(uri: str) -> MlflowClient:
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
     if uri.startswith("sqlite:///"):
         folder = Path(uri.removeprefix("sqlite:///")).parent
         folder.mkdir(parents=True, exist_ok=True)
         if folder == home() / "mlflow":
             adopt_artifacts(folder)
-        # A new store logs each table that it creates.
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        # It logs each table of a new store, and the traceback of each error, which it raises too.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
 
 

@@ -31,13 +31,18 @@ class PreparedDataset(TypedDict):
 class ParentRun(TypedDict):
     """The MLflow run of a pipeline run, which the runs of its trials are nested in.
 
-    ``varies`` has the settings that tell its trials apart.
+    ``varies`` has the settings that tell its trials apart. The ids are empty while MLflow has not got the run.
     """
 
     mlflow_run: str
     experiment: str
     pipeline: str
     varies: list[str]
+
+
+def nowhere(pipeline: str, varies: list[str]) -> ParentRun:
+    """Returns the parent run of a pipeline run that MLflow has not got."""
+    return {"mlflow_run": "", "experiment": "", "pipeline": pipeline, "varies": varies}
 
 
 class PlannedTrial(TypedDict):
@@ -144,7 +149,7 @@ def planned_selection(plan: Plan) -> Selection:
 
 
 class TrainedTrial(TypedDict):
-    """A finished trial, logged to a run: its key and label, its run in MLflow, and the planned run's folder."""
+    """A finished trial: its key and label, its run in MLflow (empty if that has none), and the planned run's folder."""
 
     trial: str
     name: str

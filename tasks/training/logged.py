@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.outages.unlogged import logged
 from tasks.runtime.errors import UserError
 from tasks.runtime.progress import format_seconds, note, say
 from tasks.runtime.trial_runs import log_trial
@@ -17,7 +18,11 @@ def log_finished(item: PlannedTrial, *, reused: bool) -> TrainedTrial:
     """
     trial = Trial.model_validate(item["trial"])
     record = FinishedTrial.open(trial).record
-    mlflow_run = log_trial(item["parent"], trial, record, reused=reused, recipes=item.get("recipes", []))
+    mlflow_run = logged(
+        item["run"],
+        lambda: log_trial(item["parent"], trial, record, reused=reused, recipes=item.get("recipes", [])),
+        "",
+    )
     show = note if reused else say
     show(
         f"trial {item['number']} of {item['of']}, {trial.label()}: validation {_loss(record['validation_loss'])}, "

@@ -193,7 +193,7 @@ def test_a_digit_of_a_loss_is_found(whole: Home) -> None:
 def test_the_verb_says_what_is_wrong(whole: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify"]) == 0
     assert capsys.readouterr().out == (
-        "verified 1 prepared data, 2 trials, 2 checkpoints, 1 cached answers: 0 problems\n"
+        "verified 1 prepared data, 2 trials, 2 checkpoints, 1 cached answers, 0 databases: 0 problems\n"
     ).replace("1 cached", f"{len(files(cache_folder()))} cached")
     (whole.trials[0].folder / "manifest.json").unlink()
     assert main(["verify"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -72,6 +73,30 @@ def test_a_moved_home_is_used_where_it_is(made: Path) -> None:
     }
     assert pools(airflow_folder()) == {"default_pool", "gpu", "before", "after"}
     assert not (made.parent / "first").exists(), "nothing is written to the old place"
+
+
+@pytest.mark.parametrize("damage", ["a text", "emptied", "deleted", "a bit"])
+def test_a_damaged_database_is_put_aside_and_made_again(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    monkeypatch.setenv("DP_ADS_HOME", str(tmp_path / "home"))
+    shutil.copytree(made / "cache", tmp_path / "home" / "cache")
+    folder = airflow_folder(alone=True)
+    ensure_airflow(folder)
+    database = folder / "airflow.db"
+    content = bytearray(database.read_bytes())
+    content[1] ^= 1  # of the words with which every database begins
+    damaged = {"a text": b"hello" * 1000, "emptied": b"", "a bit": bytes(content)}
+    if damage == "deleted":
+        database.unlink()
+    else:
+        database.write_bytes(damaged[damage])
+    ensure_airflow(folder)
+    assert pools(folder) == {"default_pool", "gpu"}
+    said = capsys.readouterr().out
+    assert f"Airflow's database {database} is " in said
+    assert "a new one is made" in said
+    assert (folder / "airflow.db.damaged").exists() == (damage != "deleted")
 
 
 def test_the_second_folder_starts_from_a_copy_of_the_empty_database(

@@ -19,7 +19,6 @@ from tasks.runtime.errors import UserError, may_pass
     [
         ConnectionRefusedError(),
         TimeoutError(),
-        OSError(28, "No space left on device"),
         requests.ConnectionError("refused"),
         sqlite3.OperationalError("database is locked"),
         sqlalchemy.exc.OperationalError("SELECT", {}, sqlite3.OperationalError("database is locked")),
@@ -38,6 +37,9 @@ def test_networks_databases_and_workers_may_recover(error: Exception) -> None:
         ValueError("a bug"),
         FileNotFoundError("gone"),
         PermissionError("not yours"),
+        OSError(28, "No space left on device"),
+        sqlite3.OperationalError("database or disk is full"),
+        MemoryError(),
         MlflowException("no such run"),
         sqlite3.IntegrityError("not unique"),
     ],
