@@ -149,7 +149,8 @@ def torture(names: list[str], seconds: float, seed: int) -> int:
                 continue
             (wrong if found else same)[name] += 1
             if found:
-                print(f"✗ {name}, killed at {'a random moment' if point is None else f'point {point}'}: {found}")
+                at = "a random moment" if point is None else f"point {point}"
+                print(f"✗ {name}, killed at {at}: {found}", flush=True)
     for name in names:
         print(f"{name}: {same[name]} of {same[name] + wrong[name]} came to the same end")
     print(f"{same.total()} of {same.total() + wrong.total()}; {len(left)} points were not reached; seed {seed}")
