@@ -22,6 +22,7 @@ from tests.torture.scenes import SCENES, import_all, steps_before, told
 
 # Of all kills, those at a random moment; the others are at the file operations in turn.
 _AT_RANDOM = 0.25
+_SAY_EVERY_SECONDS = 30.0
 
 
 class Torturer:
@@ -141,6 +142,7 @@ def torture(names: list[str], seconds: float, seed: int) -> int:
         left = [(name, point) for name in names for point in range(torturer.points[name])]
         rng.shuffle(left)
         until = time.monotonic() + seconds
+        said = time.monotonic()
         while time.monotonic() < until:
             at_random = not left or rng.random() < _AT_RANDOM
             name, point = (rng.choice(names), None) if at_random else left.pop()
@@ -148,6 +150,9 @@ def torture(names: list[str], seconds: float, seed: int) -> int:
             if found is None:
                 continue
             (wrong if found else same)[name] += 1
+            if time.monotonic() - said > _SAY_EVERY_SECONDS:
+                said = time.monotonic()
+                print(f"{same.total()} of {same.total() + wrong.total()} so far", flush=True)
             if found:
                 at = "a random moment" if point is None else f"point {point}"
                 print(f"✗ {name}, killed at {at}: {found}", flush=True)
