@@ -9,6 +9,8 @@ MLFLOW_PORT ?= 5000
 RUNS ?= 3
 NIGHTLY ?= conversions
 N ?= 5
+SECONDS ?= 1200
+SEED ?=
 
 # A value as one word of the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
@@ -26,6 +28,7 @@ help: ## list the targets
 	@echo
 	@echo '  make run takes PIPELINE=name|all PROFILE=smoke|quick|paper DATASET= RAW=file|folder|pattern TASKS=pctr,pcvr EPSILONS=1,10 SEEDS=2'
 	@echo "  make bench takes BENCH='--batch-sizes 64,1024 --rounds 5'; BENCH=--help lists the options"
+	@echo '  make torture takes SECONDS=1200 SEED=7'
 	@echo '  make nights takes N=5 NIGHTLY=conversions'
 	@echo '  make up takes REPORTS_PORT= AIRFLOW_PORT= MLFLOW_PORT=. Generated files go to var/, or to DP_ADS_HOME=folder'
 
@@ -45,6 +48,10 @@ test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make 
 
 test-nights: $(VENV)/installed ## nights through Airflow, the ledger on PostgreSQL and under SIGKILL, served models (about 10 minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m nights tests
+
+torture: $(VENV)/installed ## kill steps at every file operation and at random moments, and ten runs at once (about 25 minutes)
+	@$(BIN)/python -m tests.torture --seconds $(call quoted,$(SECONDS)) $(if $(SEED),--seed $(call quoted,$(SEED)))
+	@$(BIN)/python -m pytest -q -m torture tests/tasks/owners
 
 test-browser: $(VENV)/installed $(VENV)-browser/installed ## use the product in Debian's chromium, as on a first day (about 5 minutes)
 	@command -v chromium >/dev/null || { echo 'error: chromium not found; install it, on Debian with: apt-get install chromium' >&2; exit 2; }

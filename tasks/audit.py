@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tasks.config.loading import load_config
 from tasks.outages.unlogged import logged
+from tasks.owners.locks import one_at_a_time
 from tasks.privacy.statement import summary
 from tasks.privacy.verdict import AuditFailure, judge
 from tasks.runtime.progress import note
@@ -42,7 +43,8 @@ def audit(trained: TrainedTrial) -> AuditedTrial:
             "Delete the folder and train again"
         )
     result, statement = judge(trial, finished.record, evidence, name=finished.public_name, start=start_of(trial))
-    finished.write_audit(result, statement)
+    with one_at_a_time(f"audit {trial.key}", f"is auditing {trial.label()}"):
+        finished.write_audit(result, statement)
     if trained["mlflow_run"]:
         logged(trained["run"], lambda: log_audit(trained["mlflow_run"], result, finished.statement), None)
     if result["verdict"] == "failed":

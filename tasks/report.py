@@ -16,6 +16,7 @@ from tasks.data.prepared import Prepared, open_prepared
 from tasks.evaluation.segments import SegmentReader
 from tasks.measure import MEASURED, measured_metrics
 from tasks.outages.unlogged import is_unlogged, logged, take_up
+from tasks.owners.locks import one_at_a_time
 from tasks.privacy.choice_cost import choice_cost, choice_table
 from tasks.privacy.statement import audits_line
 from tasks.reporting.document import Caveat, Document, Figure, Table
@@ -109,7 +110,8 @@ def report(run_folder: str, new: Iterable[AuditedTrial] = ()) -> dict[str, str]:
     point_latest_at(final, f"latest-{selection['profile']}")
     if not only_for_tests:
         point_latest_at(final)
-    index = write_index(home() / "reports")
+    with one_at_a_time("index of reports", "is writing the index of reports"):
+        index = write_index(home() / "reports")
     logged(
         run_folder,
         lambda: log_report(

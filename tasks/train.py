@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import jax
 
 from tasks.config.loading import load_config
 from tasks.data.prepared import open_prepared
 from tasks.outages.unlogged import is_unlogged
+from tasks.owners.locks import one_at_a_time
 from tasks.runtime.trial_runs import live_run
 from tasks.training.checkpoint import checkpoint_of
 from tasks.training.finished import is_trained
@@ -37,11 +41,16 @@ def train(group: TrialGroup) -> list[TrainedTrial] | None:
             logged[item["number"]] = log_finished(item, reused=reused)
 
     def train_one(item: PlannedTrial, should_stop: Callable[[], bool]) -> None:
-        prepared = open_prepared(Path(item["prepared"]))
-        with live_run(item, shown=is_first_process() and not is_unlogged(item["run"])) as watch:
-            run_trial(trials[item["number"]], prepared, hardware=hardware, should_stop=should_stop, watch=watch)
-        if is_first_process():
-            log(item, reused=False)
+        trial = trials[item["number"]]
+        with one_run_at_a_time(trial, should_stop):
+            if jax.process_count() == 1 and is_trained(trial):
+                log(item, reused=True)  # another run has trained it in the meantime
+                return
+            prepared = open_prepared(Path(item["prepared"]))
+            with live_run(item, shown=is_first_process() and not is_unlogged(item["run"])) as watch:
+                run_trial(trial, prepared, hardware=hardware, should_stop=should_stop, watch=watch)
+            if is_first_process():
+                log(item, reused=False)
 
     side_by_side(train_one, missing, at_once=trials_at_once(hardware))
     if not is_first_process():
@@ -52,3 +61,13 @@ def train(group: TrialGroup) -> list[TrainedTrial] | None:
         # What a run leaves that was killed between writing its folder and deleting its checkpoints.
         checkpoint_of(trials[item["number"]].key).discard()
     return [logged[item["number"]] for item in group["items"]]
+
+
+@contextlib.contextmanager
+def one_run_at_a_time(trial: Trial, should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Lets one run at a time train a trial. Processes that train together are one run, and take no lock."""
+    if jax.process_count() > 1:
+        yield
+        return
+    with one_at_a_time(f"trial {trial.key}", f"is training {trial.label()}", should_stop=should_stop):
+        yield

@@ -47,6 +47,7 @@ from tasks.data.vocabulary import (
 )
 from tasks.integrity.manifest import write_manifest
 from tasks.logs.files import RawFile, find_files
+from tasks.owners.locks import one_at_a_time
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.runtime.parallel import Phase, cluster
@@ -112,6 +113,23 @@ def prepare_files(
     night = splitting.night
     key = [PREPARE_VERSION, description, rule, [file.identity for file in files], keeper.fitted_on]
     final = home() / "data" / name / short_hash([*key, *([night["day"], sorted(night["days"])] if night else [])])
+    with one_at_a_time(f"data {final}", f"is preparing {name}"):
+        return _prepare(name, dataset, files, rule, keeper, splitting, final, block_bytes=block_bytes)
+
+
+def _prepare(
+    name: str,
+    dataset: Dataset,
+    files: Sequence[RawFile],
+    rule: VocabularyFacts,
+    keeper: VocabularyKeeper,
+    splitting: Splitting,
+    final: Path,
+    *,
+    block_bytes: int,
+) -> Path:
+    night = splitting.night
+    description = dataset.model_dump(mode="json", exclude=_NOT_IN_KEY)
     if final.exists():
         if _too_many_bad_rows(final, dataset):
             check_bad_rows(dataset, parse_files(name, dataset, files, block_bytes=block_bytes))

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from tasks.config.dataset import SPLIT_FRACTIONS
 from tasks.logs.synthetic_ceiling import Ceiling, probability
 from tasks.logs.synthetic_schemas import LOG_NAMES, Kind, Schema, Tails, schema_of
+from tasks.owners.locks import one_at_a_time
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, read_json, short_hash, whole_directory, write_json
 from tasks.runtime.progress import Ticker, say
@@ -124,9 +125,10 @@ def generate(kind: Kind, rows: int, seed: int, tails: Tails = "usual") -> Path:
     # Logs with usual tails keep the keys that they had before there were others.
     key = short_hash(described if tails == "usual" else {**described, "tails": tails})
     final = home() / "raw" / f"synthetic_{kind}" / key
-    if not final.is_dir():
-        with whole_directory(final) as folder:
-            _write(folder, kind, rows, seed, tails)
+    with one_at_a_time(f"log {final}", f"is generating the synthetic {kind} log"):
+        if not final.is_dir():
+            with whole_directory(final) as folder:
+                _write(folder, kind, rows, seed, tails)
     return final / LOG_NAMES[kind]
 
 

@@ -1,7 +1,8 @@
 """Our own Airflow in the home folder: settings, databases and pool, set up on first use.
 
-There are two folders, each with a database: one for the servers of ``make up``, and one for ``make run`` without
-servers, which no scheduler reads. Every path is set in the environment of each program, since Airflow writes absolute
+The servers of ``make up`` have a folder with a database. Each ``make run`` without servers has one of its own, which no
+scheduler and no other run reads, and which is deleted at the end: so runs never wait for each other's database, and a
+killed one leaves no DAG run behind. Every path is set in the environment of each program, since Airflow writes absolute
 paths into its ``airflow.cfg``, and the home folder may be moved or copied.
 
 Airflow is run as a program and never imported, so that none of its processes starts with JAX, Dask or MLflow loaded.
@@ -12,12 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.owners.held import holding
+from tasks.owners.locks import one_at_a_time
+from tasks.owners.runs import RUN, run_folders
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import CHECKOUT, home, owners_alone, short_hash, whole_file, write_text
 from tasks.runtime.progress import say
@@ -41,9 +47,32 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-def airflow_folder(*, alone: bool = False) -> Path:
-    """Returns the Airflow folder of the servers; with ``alone``, that of runs without servers."""
-    return home() / ("airflow-run" if alone else "airflow")
+def airflow_folder() -> Path:
+    """Returns the Airflow folder of the servers."""
+    return home() / "airflow"
+
+
+@contextlib.contextmanager
+def airflow_of_a_run(name: str) -> Iterator[Path]:
+    """Yields a new Airflow folder for one run without servers, and deletes it at the end.
+
+    The process holds the folder's lock: when that is free, the run has ended, however that came.
+    """
+    folder = Path(tempfile.mkdtemp(dir=owners_alone(run_folders()), prefix=f"{name}-"))
+    try:
+        with holding(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment_of_a_run(folder: Path) -> dict[str, str]:
+    """Returns the environment of the processes of a run without servers. Logs of tasks outlive the run."""
+    return airflow_environment(folder) | {
+        RUN: folder.name,
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(run_folders() / "logs"),
+        "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(run_folders() / "logs" / "dag_processor"),
+    }
 
 
 def airflow_environment(folder: Path) -> dict[str, str]:
@@ -109,9 +138,14 @@ def check_home() -> None:
 def ensure_airflow(folder: Path) -> None:
     """Creates or migrates the database in an Airflow folder, with the pool ``gpu``, unless that is already done.
 
-    An empty database is kept in the home folder, and copied for the second folder.
+    An empty database is kept in the home folder, and copied for each other folder.
     """
     check_home()
+    with one_at_a_time("airflow", "is setting up Airflow's database"):
+        _ensure(folder)
+
+
+def _ensure(folder: Path) -> None:
     # It has the password of the UI, keys that sign logins, and logs that repeat values of the data.
     owners_alone(folder)
     lock = CHECKOUT / "requirements.lock"
@@ -124,14 +158,15 @@ def ensure_airflow(folder: Path) -> None:
         marker.unlink()
     if marker.exists() and marker.read_text() == state:
         return
-    is_new = not _database(folder).exists()
-    if is_new and empty.exists():
-        _copy_database(empty, _database(folder))
-    else:
-        say("setting up Airflow's database")
+    if marker.exists() and _database(folder).exists():
+        say("bringing Airflow's database up to date")
         _set_up(folder)
-        if is_new:
-            _copy_database(_database(folder), empty)
+    else:  # also instead of one that was never finished
+        if not empty.exists():
+            say("setting up Airflow's database")
+            _make_empty(empty)
+        _remove_database(_database(folder))
+        _copy_database(empty, _database(folder))
     write_text(marker, state)
 
 
@@ -172,8 +207,20 @@ def _put_aside(database: Path) -> None:
         )
     else:
         say(f"Airflow's database {database} is missing: a new one is made, without its runs")
-    for suffix in ("-wal", "-shm"):
+    _remove_database(database)
+
+
+def _remove_database(database: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
+def _make_empty(database: Path) -> None:
+    """Creates an empty database in a folder of its own, and copies it to its place when it is complete."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=database.parent, prefix=f".{database.name}.") as name, holding(Path(name)):
+        _set_up(Path(name))
+        _copy_database(_database(Path(name)), database)
 
 
 def _set_up(folder: Path) -> None:

@@ -21,11 +21,12 @@ from tasks.config.loading import config_path, load_config
 from tasks.config.raw_roots import outside_roots
 from tasks.config.selection import run_title
 from tasks.outages.told import ended_with
-from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
+from tasks.owners.sweeping import mark_killed, sweep
+from tasks.runtime.airflow_home import airflow_of_a_run, ensure_airflow, environment_of_a_run
 from tasks.runtime.errors import UserError
 from tasks.runtime.handed_over import Paused, hand_over
 from tasks.runtime.home import home, owners_alone
-from tasks.runtime.processes import signals_interrupt, stop_programs
+from tasks.runtime.processes import ends_with_us, signals_interrupt, stop_programs
 from tasks.runtime.progress import say
 from tasks.runtime.run_output import RunOutput
 from tasks.runtime.running_servers import running_servers
@@ -66,6 +67,7 @@ def run_dag(
         what: What the run is, for the first line.
         alone_because: Why servers that are running do not get the run; None if they do.
     """
+    sweep()
     servers = running_servers()
     if servers is not None and alone_because is not None:
         say(f"`make up` runs, but {alone_because}: running without it")
@@ -92,16 +94,20 @@ def run_dag(
 
 
 def _run_alone(dag: str, conf: Mapping[str, Any], what: str) -> dict[str, str]:
-    folder = airflow_folder(alone=True)
-    ensure_airflow(folder)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    log = owners_alone(home() / "logs") / f"{dag}-{now}.log"
-    say(f"running DAG {dag}, {what}; full log: {log}")
-    command = [sys.executable, "-m", "airflow", "dags", "test", dag, "--conf", json.dumps(dict(conf))]
     output = RunOutput()
-    # Else every log begins with it.
-    quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}
-    status = _run_to_the_end(command, airflow_environment(folder) | quiet, log, output)
+    with airflow_of_a_run(f"{dag}-{now}") as folder:
+        ensure_airflow(folder)
+        # The folder's name is no other run's, also if two start in the same second.
+        log = owners_alone(home() / "logs") / f"{folder.name}.log"
+        say(f"running DAG {dag}, {what}; full log: {log}")
+        command = [sys.executable, "-m", "airflow", "dags", "test", dag, "--conf", json.dumps(dict(conf))]
+        # Else every log begins with it.
+        quiet = {"PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), _NO_GRAPHVIZ]))}
+        try:
+            status = _run_to_the_end(command, environment_of_a_run(folder) | quiet, log, output)
+        finally:
+            mark_killed(folder.name)
     if status != 0 or output.result is None:
         raise UserError(f"{output.reasons() or ended_with(status, log)}\n(the run failed; full log: {log})")
     return output.result
@@ -113,7 +119,7 @@ def _run_to_the_end(command: list[str], environment: Mapping[str, str], log: Pat
     with (
         open(log, "w", encoding="utf-8") as file,
         subprocess.Popen(
-            command,
+            ends_with_us(command),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@ Everything the pipeline generates is in one folder: ``var/`` in the checkout, or
 any time.
 
 A file or folder gets its name after its contents are on the disk, and the name is on the disk before the write counts
-as done. So a power cut leaves the earlier version or the new one, never an empty file.
+as done. So a power cut leaves the earlier version or the new one, never an empty file. What is not whole yet has a
+hidden name, and its writer holds its lock (``tasks.owners.held``): without one, it is nobody's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.owners.held import holding
 from tasks.runtime.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -65,13 +67,14 @@ def whole_file(final: Path, *, durable: bool = True) -> Iterator[Path]:
     os.close(descriptor)
     temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(0o644)
-        if durable:
-            _sync(temporary)
-        temporary.replace(final)
-        if durable:
-            _sync(final.parent)
+        with holding(temporary):
+            yield temporary
+            temporary.chmod(0o644)
+            if durable:
+                _sync(temporary)
+            temporary.replace(final)
+            if durable:
+                _sync(final.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -130,15 +133,16 @@ def whole_directory(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
     try:
-        yield temporary
-        temporary.chmod(mode)
-        _sync_tree(temporary)
-        try:
-            temporary.rename(final)
-        except OSError:
-            if not final.is_dir():
-                raise
-        _sync(final.parent)
+        with holding(temporary):
+            yield temporary
+            temporary.chmod(mode)
+            _sync_tree(temporary)
+            try:
+                temporary.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
+            _sync(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -30,6 +30,11 @@ _ENDS_WITH_PARENT = (
 )
 
 
+def ends_with_us(command: Sequence[str]) -> list[str]:
+    """Returns a command whose program is terminated when our process ends, even if that was killed."""
+    return [*(_ENDS_WITH_PARENT if sys.platform == "linux" else ()), *command]
+
+
 @contextlib.contextmanager
 def until_signalled() -> Iterator[None]:
     """Ends the block at the first stop signal, without a traceback. Further signals are ignored during clean-up."""
@@ -82,7 +87,7 @@ class Programs:
         for name, command in commands.items():
             with open(self.log(name), "ab") as file:
                 programs[name] = subprocess.Popen(
-                    [*(_ENDS_WITH_PARENT if sys.platform == "linux" else ()), *command],
+                    ends_with_us(command),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,

@@ -6,12 +6,14 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from tasks.config.loading import config_path, load_config
+from tasks.owners.sweeping import end_processes, sweep
 from tasks.runtime.airflow_api import AirflowApi, NoAnswer
 from tasks.runtime.airflow_home import (
     airflow_environment,
@@ -30,6 +32,7 @@ from tasks.runtime.running_servers import Addresses, as_the_running_servers
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 _DAGS_SECONDS = 30
+_MAKE_STORE = "from tasks.runtime.tracking import embedded_store as store, ensure_store; ensure_store(store())"
 
 
 class Ports(NamedTuple):
@@ -58,6 +61,9 @@ def up(ports: Ports, host: str = LOOPBACK) -> None:
     )
     check_home()
     with until_signalled(), as_the_running_servers(at):
+        # No other `make up` runs on this home folder now, so these are of one that was killed.
+        end_processes(REPORTS_AT, "of a `make up` that was killed")
+        sweep()
         _check_free(host, {f"{name.upper()}_PORT": port for name, port in ports._asdict().items()})
         # The log of Airflow's API server repeats the password.
         logs = owners_alone(home() / "logs")
@@ -147,6 +153,13 @@ def _environment(at: Addresses, ports: Ports, host: str) -> dict[str, str]:
 def _mlflow_arguments(host: str, port: int) -> list[str]:
     store = home() / "mlflow"
     store.mkdir(parents=True, exist_ok=True)
+    # MLflow, which is not needed here otherwise, creates the store in a process that ends.
+    if not (store / "mlflow.db").exists():
+        done = subprocess.run(
+            [sys.executable, "-c", _MAKE_STORE], env=airflow_environment(airflow_folder()), check=False
+        )
+        if done.returncode != 0:
+            raise UserError(f"MLflow's database in {store} cannot be set up; what it said is above")
     adopt_artifacts(store)
     return [
         *("--host", host, "--port", str(port), "--workers", "1"),

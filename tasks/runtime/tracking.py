@@ -19,13 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tasks.config.dataset import TASK_TITLES
 from tasks.config.loading import Config
 from tasks.config.selection import Selection
 from tasks.data.prepared import Prepared
-from tasks.runtime.home import CHECKOUT, MLFLOW_AT, home
+from tasks.owners.locks import one_at_a_time
+from tasks.owners.runs import this_run
+from tasks.owners.sweeping import OWNER
+from tasks.runtime.home import CHECKOUT, MLFLOW_AT, home, whole_file
 from tasks.runtime.mlflow_views import (
     NON_PRIVATE_EPSILON,
     STEPS_PER_EPSILON,
@@ -52,7 +56,12 @@ _PATIENCE = {
 
 def tracking_uri() -> str:
     """Returns ``MLFLOW_TRACKING_URI``, or the SQLite store in the home folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow' / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{embedded_store()}"
+
+
+def embedded_store() -> Path:
+    """Returns the database of the MLflow store in the home folder."""
+    return home() / "mlflow" / "mlflow.db"
 
 
 def remote_server() -> str | None:
@@ -207,13 +216,28 @@ def _client(uri: str) -> MlflowClient:
     for name, value in _PATIENCE.items():
         os.environ.setdefault(name, value)
     if uri.startswith("sqlite:///"):
-        folder = Path(uri.removeprefix("sqlite:///")).parent
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder == home() / "mlflow":
-            adopt_artifacts(folder)
         # It logs each table of a new store, and the traceback of each error, which it raises too.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+        database = Path(uri.removeprefix("sqlite:///"))
+        ensure_store(database)
+        if database.parent == home() / "mlflow":
+            adopt_artifacts(database.parent)
     return MlflowClient(tracking_uri=uri)
+
+
+def ensure_store(database: Path) -> None:
+    """Creates a store unless it is there: under another name, so that no process sees or leaves a part of one."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    if database.exists():
+        return
+    with one_at_a_time(f"store {database}", "is setting up MLflow's database"):
+        if database.exists():
+            return
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        with whole_file(database) as temporary:
+            store = SqlAlchemyStore(f"sqlite:///{temporary}", (database.parent / "artifacts").as_uri())
+            store.engine.dispose()
 
 
 def _experiment(client: MlflowClient, name: str, title: str, varies: Sequence[str]) -> str:
@@ -222,7 +246,14 @@ def _experiment(client: MlflowClient, name: str, title: str, varies: Sequence[st
         # A remote server decides where artifacts go; for the embedded store, they are kept beside it.
         embedded = "MLFLOW_TRACKING_URI" not in os.environ
         location = (home() / "mlflow" / "artifacts" / name).as_uri() if embedded else None
-        found = client.get_experiment(client.create_experiment(name, artifact_location=location))
+        try:
+            client.create_experiment(name, artifact_location=location)
+        except MlflowException as error:
+            # Another run has created it in the meantime.
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        found = client.get_experiment_by_name(name)
+        assert found is not None
     experiment = found.experiment_id
     tags = {
         # Without a kind, MLflow shows an experiment as one of generative AI.
@@ -282,8 +313,9 @@ def log_in_batches(
 
 def origin_tags(source: str) -> dict[str, str]:
     """Returns the tags that say who ran which version of what; ``source`` is the command or the module."""
-    commit = _git_commit()
+    commit, run = _git_commit(), this_run()
     return {
+        **({OWNER: run} if run else {}),
         "mlflow.user": _user(),
         "mlflow.source.name": source,
         "mlflow.source.type": "LOCAL",

@@ -19,6 +19,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tasks.config.pipeline import RecipeName
+from tasks.owners.runs import this_run
+from tasks.owners.sweeping import OWNER
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import Stopped
 from tasks.runtime.mlflow_views import NON_PRIVATE_EPSILON
@@ -139,6 +141,8 @@ class _LiveRun:
         else:  # of an earlier attempt
             self._run_id = run.info.run_id
             client.update_run(self._run_id, "RUNNING")
+            if owner := this_run():
+                client.set_tag(self._run_id, OWNER, owner)
             last = max((m.step for m in client.get_metric_history(self._run_id, "train/loss")), default=-1)
             self._logged = sum(point["step"] <= last for point in progress.curve)
         # Only a long training needs it.

@@ -16,6 +16,7 @@ import numpy as np
 from dp_core.audit.sampling_counts import SamplingCounts
 from dp_core.audit.step_log import StepLog
 from tasks.integrity.manifest import check_folder, write_manifest
+from tasks.owners.attempts import Attempts, Interruption
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home, owners_alone, read_json, whole_directory, write_json
 from tasks.runtime.progress import say
@@ -50,7 +51,8 @@ class Progress:
       recent_losses: The training losses since the last evaluation.
       curve: The losses at each evaluation.
       log: What the device reported of each step, against what was sampled.
-      attempts: The state that each attempt began with: the first, and one for each interruption.
+      attempts: The state that each attempt began with: the first, and one for each interruption after a save.
+      interruptions: The attempts that did not end the run, and what they ran in vain.
       saves: The states that were saved in checkpoints.
     """
 
@@ -66,6 +68,7 @@ class Progress:
     log: StepLog = dataclasses.field(default_factory=StepLog)
     attempts: list[Mark] = dataclasses.field(default_factory=list)
     saves: list[Mark] = dataclasses.field(default_factory=list)
+    interruptions: list[Interruption] = dataclasses.field(default_factory=list)
 
 
 def digest(state: Any) -> str:
@@ -95,6 +98,7 @@ class Checkpoint:
         self._folder = folder
         self._every_seconds = every_seconds
         self._secret = secret
+        self.attempts = Attempts(folder.with_name(f"{folder.name}.attempts"))
         self._last = time.monotonic()
 
     def is_due(self) -> bool:
@@ -139,7 +143,10 @@ class Checkpoint:
         return fresh, Progress()
 
     def discard(self) -> None:
-        for folder in self._saved():
+        """Deletes all saves, also those that a killed process had not written whole."""
+        self.attempts.discard()
+        half_written = self._folder.parent.glob(f".{self._folder.name}.*")
+        for folder in [*self._saved(), *half_written]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _saved(self) -> list[Path]:

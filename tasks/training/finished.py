@@ -22,6 +22,7 @@ import numpy as np
 from tasks.data.schema import VocabularyFacts
 from tasks.integrity.manifest import check_folder, checksum_of, read_manifest, write_manifest
 from tasks.integrity.sealed import Damaged, seal, unseal
+from tasks.owners.attempts import Interruption
 from tasks.privacy.audit_evidence import Evidence
 from tasks.privacy.audit_result import AuditResult
 from tasks.runtime.errors import UserError
@@ -81,6 +82,7 @@ class TrialRecord(TypedDict):
 
     Attributes:
       trial: ``Trial.model_dump(mode="json")``.
+      interruptions: What attempts before the last one ran in vain; only if there were any.
       mechanism: ``to_json()`` of the ``MechanismRecord`` or ``LabelRecord``; None without privacy. If the run diverged,
         it is of the steps that were planned.
       vocabulary: The kind and numbers of the dataset's vocabulary.
@@ -111,6 +113,7 @@ class TrialRecord(TypedDict):
     """
 
     trial: dict[str, Any]
+    interruptions: NotRequired[list[Interruption]]
     mechanism: dict[str, Any] | None
     vocabulary: VocabularyFacts
     validation_loss: float | None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import fmean
 
 import jax
@@ -27,10 +28,10 @@ from tasks.data.prepared import Prepared, Split, vocabulary_release
 from tasks.evaluation.recalibrating import evidence_of, shift_of, shifted
 from tasks.evaluation.tested import NOT_TESTED, Tested, tested
 from tasks.privacy.label_rate_budget import label_rate_noise
-from tasks.runtime.errors import Stopped, UserError
+from tasks.runtime.errors import Stopped, UserError, may_pass
 from tasks.runtime.progress import Ticker, say
 from tasks.training.batches import Dispatch
-from tasks.training.checkpoint import Progress
+from tasks.training.checkpoint import Progress, checkpoint_of
 from tasks.training.evidence import count_batch, gather_evidence, log_dispatch, log_step
 from tasks.training.finished import CurvePoint, TrialRecord, flat_parameters, write_finished
 from tasks.training.hardware import is_first_process
@@ -74,11 +75,37 @@ def run_trial(
       watch: Called with the progress after each dispatch and its evaluation, if there was one.
     """
     hardware = hardware or load_config().hardware
+    with _destroyed_after_failure(trial):
+        _run(trial, prepared, hardware, checkpoint_seconds, stop_after, should_stop, watch)
+
+
+@contextlib.contextmanager
+def _destroyed_after_failure(trial: Trial) -> Iterator[None]:
+    """Deletes the checkpoints of a secret run that fails, unless trying again may help: then it goes on from them."""
+    try:
+        yield
+    except Exception as error:
+        goes_on = isinstance(error, Stopped | MemoryError) or may_pass(error)
+        if trial.randomness == "secret" and not goes_on and is_first_process():
+            checkpoint_of(trial.key).discard()
+        raise
+
+
+def _run(
+    trial: Trial,
+    prepared: Prepared,
+    hardware: Hardware,
+    checkpoint_seconds: float,
+    stop_after: int | None,
+    should_stop: Callable[[], bool],
+    watch: Callable[[Progress], None],
+) -> None:
     run, state, progress = set_up(trial, prepared, hardware, checkpoint_seconds=checkpoint_seconds)
     recordings: list[Recording] = []
     state, refused = _train(
         run, state, progress, recordings, stop_after=stop_after, should_stop=should_stop, watch=watch
     )
+    run.checkpoint.attempts.close()
     if refused is None and progress.steps < run.steps:
         return  # interrupted by stop_after: the checkpoint has everything
     if refused is not None:
@@ -118,6 +145,7 @@ def _train(
             if should_stop():
                 raise Stopped(run.trial.label())
             before = own_copy(run.placement, state) if dispatch.first in recorded else None
+            run.checkpoint.attempts.reached(dispatch.first + len(dispatch.sampled))
             # For each step: per-example gradients, clip, sum, add noise, divide by the expected batch size, update.
             with first_alone(run.method, "run", run.batches):
                 state, reports = run.trainer.run(state, dispatch.steps, run.randomness.noise_key, run.hyperparameters)
@@ -217,6 +245,8 @@ def _finish(run: TrialRun, state: TrainState, progress: Progress, recordings: li
     released = jax.tree.map(np.asarray, run.trainer.release(state))
     evidence = gather_evidence(run, progress, state, released, recordings, diverged=diverged)
     record = _record(run, state, progress, NOT_TESTED if diverged else found)
+    if progress.interruptions:
+        record["interruptions"] = progress.interruptions
     if made is not None and not diverged:
         trained, released = released, shifted(released, made.shift)
         evidence["released"] = parameters_digest(flat_parameters(released))

@@ -36,6 +36,7 @@ from tasks.training.checkpoint import Checkpoint, Progress, checkpoint_of, diges
 from tasks.training.hardware import (
     BatchPlan,
     choose_placement,
+    is_first_process,
     plan_batches,
     use_compilation_cache,
     use_one_blas_thread,
@@ -157,6 +158,9 @@ def set_up(
     if progress.steps:
         state = placement.put(saved)
         say(f"{trial.label()}: resuming at step {progress.steps:,} of {steps:,}")
+    if is_first_process():
+        lasting = progress.sampling_entropy is not None
+        progress.interruptions = checkpoint.attempts.begin(progress.steps, drawn_again=_drawn_again(trial, lasting))
     progress.attempts.append({"step": progress.steps, "state": digest(placement.whole(state))})
     progress.log.state = state_checksum(state)
 
@@ -270,6 +274,13 @@ def _draw_once(progress: Progress, trial: Trial, randomness: Randomness, example
         progress.sampling_entropy = list(randomness.sampling_entropy)
     if progress.label_sum is None and trial.initial_bias != "zero":
         progress.label_sum = draw_label_sum(trial, np.asarray(examples.labels), randomness.sampling_entropy)
+
+
+def _drawn_again(trial: Trial, lasting: bool) -> list[str]:
+    """Returns what is new when steps are run again. What lasts for a whole run is drawn once, like canaries."""
+    if trial.randomness == "seeded":
+        return []
+    return [*(["noise"] if trial.mechanism == "dp_sgd" else []), *([] if lasting else ["batches"])]
 
 
 def _training_data(

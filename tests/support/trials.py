@@ -110,7 +110,7 @@ def label_trial(prepared: Prepared, **changes: Any) -> Trial:
 
 
 # What differs between two records of the same training.
-TIMES = ("seconds", "steps_per_second", "started", "ended")
+TIMES = ("seconds", "steps_per_second", "started", "ended", "interruptions")
 
 
 def record_of(trial: Trial) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.runtime.airflow_home import airflow_folder, check_home, ensure_airflow, login
+from tasks.owners.runs import run_folders
+from tasks.runtime.airflow_home import airflow_folder, airflow_of_a_run, check_home, ensure_airflow, login
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import owners_alone
 from tasks.runtime.processes import running
@@ -34,12 +35,15 @@ def test_a_folder_is_its_owners(tmp_path: Path) -> None:
 
 
 def test_the_folders_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is made as earlier versions made it: open to all."""
+    """They are made as earlier versions made them: open to all."""
     monkeypatch.setattr("tasks.runtime.airflow_home._set_up", lambda folder: (folder / "airflow.db").touch())
-    airflow_folder(alone=True).mkdir(parents=True, mode=0o755)
-    for folder in (airflow_folder(), airflow_folder(alone=True)):
+    run_folders().mkdir(parents=True, mode=0o755)
+    airflow_folder().mkdir(parents=True, mode=0o755)
+    ensure_airflow(airflow_folder())
+    assert mode(airflow_folder()) == 0o700
+    with airflow_of_a_run("clicks") as folder:
         ensure_airflow(folder)
-        assert mode(folder) == 0o700
+        assert (mode(folder), mode(run_folders())) == (0o700, 0o700)
 
 
 def test_the_password() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks.runtime import airflow_home
-from tasks.runtime.airflow_home import airflow_environment, airflow_folder, ensure_airflow
+from tasks.runtime.airflow_home import airflow_environment, airflow_folder, airflow_of_a_run, ensure_airflow
 
 # Reads Airflow's own view of its settings, and writes to its database and to its configuration file.
 LOOKS = """
@@ -106,11 +106,12 @@ def test_the_second_folder_starts_from_a_copy_of_the_empty_database(
         raise AssertionError("the database was set up again")
 
     monkeypatch.setattr(airflow_home, "_set_up", started)
-    alone = airflow_folder(alone=True)
-    assert alone != airflow_folder()
-    ensure_airflow(alone)
-    assert pools(alone) == {"default_pool", "gpu"}, "and has nothing of the servers"
-    assert capsys.readouterr().out == ""
-    (alone / "ready").write_text("of another version")
-    with pytest.raises(AssertionError, match="set up again"):
+    with airflow_of_a_run("clicks") as alone, airflow_of_a_run("clicks") as other:
+        assert len({alone, other, airflow_folder()}) == 3
         ensure_airflow(alone)
+        assert pools(alone) == {"default_pool", "gpu"}, "and has nothing of the servers"
+        assert capsys.readouterr().out == ""
+        (alone / "ready").write_text("of another version")
+        with pytest.raises(AssertionError, match="set up again"):
+            ensure_airflow(alone)
+    assert not alone.exists()

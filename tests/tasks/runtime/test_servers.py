@@ -79,6 +79,9 @@ def test_one_that_fails_at_the_start_ends_the_others(
     program.chmod(0o755)
     monkeypatch.setattr(tasks.runtime.servers, "ensure_airflow", lambda folder: None)
     monkeypatch.setattr(sys, "executable", str(program))
+    # So that the servers do not create it: that is a program too.
+    (home / "mlflow").mkdir(parents=True)
+    (home / "mlflow" / "mlflow.db").touch()
     with pytest.raises(UserError) as caught:
         up(Ports(*free_ports(3)))
     log = home / "logs" / "mlflow.log"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tasks.config.loading import Hardware
 from tasks.privacy.verdict import judge
-from tasks.runtime.errors import UserError
+from tasks.runtime.errors import Stopped, UserError
 from tasks.training.checkpoint import Progress, checkpoint_of
 from tasks.training.loop import run_trial
+from tasks.training.setup import set_up
 from tests.support.trials import evidence_of, make_prepared, make_trial, parameters_of, record_of, without_privacy
 
 STATE = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "step": np.int32(7)}
@@ -136,3 +140,88 @@ def test_a_run_that_cannot_resume_leaves_no_checkpoint(own_home: Path, tmp_path:
     assert saved(own_home) == []
     run_trial(without_privacy(prepared), prepared, stop_after=5)
     assert saved(own_home) != []
+
+
+def test_the_record_says_what_ran_in_vain(own_home: Path, tmp_path: Path) -> None:
+    """Two attempts are killed: one before its first checkpoint, one after it."""
+    prepared = make_prepared(tmp_path / "raw")
+    for randomness, drawn_again in (("seeded", []), ("secret", ["noise", "batches"])):
+        trial = make_trial(prepared, randomness=randomness)
+        with pytest.raises(Stopped):
+            run_trial(trial, prepared, should_stop=after(3))
+        run_trial(trial, prepared, stop_after=10)
+        with pytest.raises(Stopped):
+            run_trial(trial, prepared, should_stop=after(2))
+        run_trial(trial, prepared)
+        found = record_of(trial)["interruptions"]
+        assert [one["resumed_at"] for one in found] == [0, 10, 10]
+        assert found[0]["reached"] > 0
+        assert found[1]["reached"] == 10
+        assert 10 < found[2]["reached"] <= 48
+        assert [one["drawn_again"] for one in found] == [drawn_again] * 3
+        assert saved(own_home) == []
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """Returns a question whose answer is yes from that call on."""
+    counted = itertools.count(1)
+    return lambda: next(counted) > calls
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(KeyError("a bug"), False), (Stopped(""), True), (ConnectionResetError(), True), (MemoryError(), True)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_secret_state_is_destroyed_when_its_run_has_failed_for_good(
+    own_home: Path, tmp_path: Path, error: Exception, *, kept: bool
+) -> None:
+    """It is kept where the same command goes on from it."""
+    prepared = make_prepared(tmp_path / "raw")
+    trial = make_trial(prepared, randomness="secret")
+
+    def fail(progress: Progress) -> None:
+        if progress.steps > 10:
+            raise error
+
+    with pytest.raises(type(error)):
+        run_trial(trial, prepared, checkpoint_seconds=0.0, watch=fail)
+    assert (saved(own_home) != []) is kept
+    modes = {path.stat().st_mode & 0o077 for path in (own_home / "trials" / ".unfinished").rglob("*")}
+    assert modes <= {0}
+
+
+SECRET = {"randomness": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches_again"),
+    [
+        ({**SECRET, "canaries": 8}, False),
+        ({**SECRET, "sampler": "shuffle"}, True),
+        ({**SECRET, "bands": 4}, True),
+        ({**SECRET, "initial_bias": "label_rate", "initial_bias_epsilon": 0.1}, False),
+        ({"canaries": 8}, True),
+    ],
+    ids=["poisson", "shuffle", "bands", "initial bias", "seeded"],
+)
+def test_what_a_resumed_run_uses_twice(
+    own_home: Path, tmp_path: Path, changes: dict[str, Any], *, batches_again: bool
+) -> None:
+    """Of a secret run: draws that must last for the whole run, as ``docs/privacy.md`` says. Never its noise."""
+    prepared = make_prepared(tmp_path / "raw")
+    trial = make_trial(prepared, **changes)
+    [first, second] = [set_up(trial, prepared, Hardware(), checkpoint_seconds=0.0) for _ in range(2)]
+    drawn = [run.randomness.drawn().noise for run, _, _ in (first, second)]
+    assert (drawn[0] == drawn[1]) is (trial.randomness == "seeded")
+    # The second attempt begins as if it had found a checkpoint of the first.
+    run, state, progress = first
+    progress.steps = 1
+    run.checkpoint.save(run.placement.whole(state), progress)
+    again, _, resumed = set_up(trial, prepared, Hardware(), checkpoint_seconds=0.0)
+    assert resumed.steps == 1
+    assert (again.sampler.entropy == run.sampler.entropy) is batches_again
+    assert again.randomness.drawn().noise != run.randomness.drawn().noise or trial.randomness == "seeded"
+    assert resumed.included_canaries == progress.included_canaries
+    assert resumed.label_sum == progress.label_sum
+    again.checkpoint.discard()
