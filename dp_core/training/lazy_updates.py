@@ -41,6 +41,7 @@ from dp_core.training.pending_noise import (
     room,
     touched_slot,
 )
+from dp_core.training.read_rows import distinct_rows
 from dp_core.training.updates import UpdateRule, UpdateScale
 
 # Steps between two times that all rows are brought up to date, for the history to have a fixed size. One costs about
@@ -149,23 +150,10 @@ def with_lazy_tables(rule: UpdateRule, method: Method, *, history_steps: int = H
         method: The method; ``lazy_tables`` names the layers.
         history_steps: Steps between two times that all rows are brought up to date.
     """
-    names, momentum, noisy = method.lazy_tables, method.momentum, method.private
-    columns = _columns(method)
-    caught_up = functools.partial(_caught_up, momentum=momentum, noisy=noisy)
+    names, momentum, columns = method.lazy_tables, method.momentum, _columns(method)
+    caught_up = functools.partial(_caught_up, momentum=momentum, noisy=method.private)
 
-    def init(params: Any) -> LazyState:
-        tables = {name: _plain(params[name]["table"]) for name in names}
-        return LazyState(
-            dense=rule.init(_without(params, names)),
-            history=new_history(history_steps),
-            velocities={name: {"table": jnp.zeros_like(table)} for name, table in tables.items() if momentum},
-            slots={name: {"slot": jnp.zeros(table.shape[0], jnp.int32)} for name, table in tables.items()},
-        )
-
-    def hold(params: Any) -> Any:
-        return {
-            name: {**own, "table": PendingTable(own["table"])} if name in names else own for name, own in params.items()
-        }
+    hold = functools.partial(_held, names)
 
     def catch_up(state: LazyState, params: Any, batches: Any, noise_key: jax.Array) -> tuple[Caught, Any]:
         tables, view = {}, dict(params)
@@ -182,11 +170,6 @@ def with_lazy_tables(rule: UpdateRule, method: Method, *, history_steps: int = H
             tables[name] = CaughtRows(rows, places, weights, velocity)
             view[name] = {"table": weights}
         return Caught(state, tables), view
-
-    def tokens(caught: Caught, categoricals: jax.Array) -> jax.Array:
-        for name, own in caught.tables.items():
-            categoricals = categoricals.at[..., columns[name]].set(own.places)
-        return categoricals
 
     def apply(caught: Caught, params: Any, gradient_sum: Any, scale: UpdateScale) -> tuple[LazyState, Any]:
         state = caught.state
@@ -229,49 +212,44 @@ def with_lazy_tables(rule: UpdateRule, method: Method, *, history_steps: int = H
                 velocities[name] = {"table": velocity}
         return LazyState(state.dense, new_history(history_steps), velocities, slots), params
 
-    def settle(state: LazyState, params: Any) -> Any:
-        for name in names:
-            if isinstance(params[name]["table"], PendingTable):
-                params[name]["table"].__array__()
-        return params
-
     return UpdateRule(
-        init=init,
+        init=functools.partial(_init, rule, method, history_steps),
         catch_up=catch_up,
         apply=apply,
-        settle=settle,
-        tokens=tokens,
+        settle=lambda state, params: _without_pending(names, params),
+        tokens=functools.partial(_places, columns),
         hold=hold,
         draw_pending=draw_pending,
     )
 
 
-def distinct_rows(tokens: jax.Array, used: jax.Array, vocabulary_size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the distinct rows that tokens read, and which of them each token reads.
-
-    Args:
-        tokens: Row numbers of any shape; a negative one reads nothing.
-        used: Whether a token counts, of a shape that broadcasts to that of the tokens. Padding does not.
-        vocabulary_size: The number of rows of the table.
-
-    Returns:
-        The rows in ascending order, as many numbers as tokens; behind the distinct rows come different numbers from
-        ``vocabulary_size`` on. And for each token its place among them: a negative token as it is, and 0 for one that
-        does not count.
-    """
-    flat = jnp.where((tokens >= 0) & used, tokens, vocabulary_size).ravel()
-    size = flat.shape[0]
-    positions = jnp.arange(size, dtype=jnp.int32)
-    ordered, order = jax.lax.sort_key_val(flat, positions)
-    first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
-    number = jnp.cumsum(first, dtype=jnp.int32) - 1
-    rows = (
-        (vocabulary_size + positions)
-        .at[number]
-        .set(jnp.where(ordered < vocabulary_size, ordered, vocabulary_size + number))
+def _init(rule: UpdateRule, method: Method, history_steps: int, params: Any) -> LazyState:
+    tables = {name: _plain(params[name]["table"]) for name in method.lazy_tables}
+    return LazyState(
+        dense=rule.init(_without(params, method.lazy_tables)),
+        history=new_history(history_steps),
+        velocities={name: {"table": jnp.zeros_like(table)} for name, table in tables.items() if method.momentum},
+        slots={name: {"slot": jnp.zeros(table.shape[0], jnp.int32)} for name, table in tables.items()},
     )
-    places = jnp.zeros(size, jnp.int32).at[order].set(jnp.where(ordered < vocabulary_size, number, 0))
-    return rows, jnp.where(tokens < 0, tokens, places.reshape(tokens.shape))
+
+
+def _places(columns: Mapping[str, slice], caught: Caught, categoricals: jax.Array) -> jax.Array:
+    for name, own in caught.tables.items():
+        categoricals = categoricals.at[..., columns[name]].set(own.places)
+    return categoricals
+
+
+def _held(names: tuple[str, ...], params: Any) -> Any:
+    return {
+        name: {**own, "table": PendingTable(own["table"])} if name in names else own for name, own in params.items()
+    }
+
+
+def _without_pending(names: tuple[str, ...], params: Any) -> Any:
+    for name in names:
+        if isinstance(params[name]["table"], PendingTable):
+            params[name]["table"].__array__()
+    return params
 
 
 def _caught_up(

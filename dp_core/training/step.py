@@ -169,8 +169,7 @@ def make_trainer(method: Method) -> Trainer:
         given, before = checksum_of_given(method, noise_key, hyper), checksum_of_state(state)
         active = jnp.asarray(steps.active)
         if method.lazy_tables:
-            # Adds 0, as no word has 64 bits. The loop cannot begin before the checksum is taken: the compiler would
-            # copy the tables to take it later.
+            # Adds 0, as no word has 64 bits. To take the checksum later, the compiler would copy the tables.
             active = active + (jax.lax.population_count(before) >> 6).astype(active.dtype)
         state, reports = jax.lax.fori_loop(0, active, one, (state, reports))
         return placement.keep(state), DispatchReport(
@@ -185,13 +184,8 @@ def make_trainer(method: Method) -> Trainer:
         key = jax.random.fold_in(jax.random.fold_in(noise_key, state.step), _SETTLE_NOISE)
         update_state, params = rule.draw_pending(state.update_state, state.params, key)
         state = placement.keep(state._replace(update_state=update_state, params=params))
-        nothing = jnp.zeros(0, jnp.int32)
-        report = DispatchReport(
-            *(nothing.astype(dtype) for dtype in (jnp.float32, jnp.int32, jnp.int32, jnp.uint32)),
-            given=given,
-            before=before,
-            after=checksum_of_state(state),
-        )
+        none, count, word = (jnp.zeros(0, dtype) for dtype in (jnp.float32, jnp.int32, jnp.uint32))
+        report = DispatchReport(none, count, count, word, given, before, checksum_of_state(state))
         return state, report
 
     def predict(state: TrainState, integers: ArrayLike, categoricals: ArrayLike) -> Any:
@@ -320,8 +314,7 @@ def noisy_update(
     Args:
         method: What is trained, and how.
         rule: The update rule.
-        state: The state before the step, which ``summed`` was computed at, with what ``catch_up`` made of the update
-            rule's state.
+        state: The state before the step, with what ``catch_up`` made of the update rule's state.
         summed: The sum over the whole batch.
         noise_key: The run's key.
         hyper: The run's numbers.

@@ -125,7 +125,9 @@ class _Runner:
         )
         self._run(1)
         # After one step, SGD's velocity is the mean gradient.
-        self.first_gradients = None if program.method.startswith("lazy") else jax.tree.map(np.array, self._state.update_state)
+        self.first_gradients = (
+            None if program.method.startswith("lazy") else jax.tree.map(np.array, self._state.update_state)
+        )
         seconds = self._run(1)
         self._steps = max(1, round(_TURN_SECONDS / seconds))
         self.turns = min(_TURNS, max(1, round(_TURNS * _TURN_SECONDS / seconds)))
@@ -157,7 +159,11 @@ class _Runner:
 def _check_agreement(runners: dict[Program, _Runner]) -> None:
     """Raises unless the programs without noise agree: the private ones on clipped sums, the others on plain sums."""
     for private in (True, False):
-        same = [p for p in runners if not p.noise and ("non_private" not in p.method) == private and runners[p].first_gradients is not None]
+        same = [
+            p
+            for p in runners
+            if not p.noise and ("non_private" not in p.method) == private and runners[p].first_gradients is not None
+        ]
         for program in same[1:]:
             distance = relative_distance(runners[program].first_gradients, runners[same[0]].first_gradients)
             if not distance <= _AGREEMENT:
