@@ -20,7 +20,7 @@ CHOICES = $(if $(PROFILE),--profile $(call quoted,$(PROFILE))) $(if $(DATASET),-
 	$(if $(EPSILONS),--epsilons $(call quoted,$(EPSILONS))) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run nights test test-browser test-servers test-nights effects heavy false-alarms planted torture rot full-disk fuzz \
+.PHONY: help run nights test test-browser test-servers test-nights test-lazy effects heavy false-alarms planted torture rot full-disk fuzz \
 	lint format up validate bench bench-prepare walk mutants lock audit-lock
 
 help: ## list the targets
@@ -45,6 +45,9 @@ test: lint ## lint, type-check and test
 
 test-servers: $(VENV)/installed ## make run beside make up RUNS times, and make up restarted during a run (about 10 minutes)
 	@SERVERS_RUNS='$(RUNS)' $(BIN)/python -m pytest -q -m servers tests/tasks/runtime/test_beside_servers.py
+
+test-lazy: $(VENV)/installed ## the longer tests of tables that are updated lazily (about 10 minutes)
+	@$(BIN)/python -m pytest -q -n 2 -m lazy tests
 
 test-nights: $(VENV)/installed ## nights through Airflow, the ledger on PostgreSQL and under SIGKILL, served models (about 10 minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m nights tests

@@ -24,8 +24,14 @@ from tasks.speed.results import ProgramDescription, TimedProgram, TimedSteps
 if TYPE_CHECKING:
     from tasks.speed.programs import MethodName
 
-METHODS = ("non_private", "vmap", "two_pass_ghost", "ghost")
-MODELS = {"paper": "the paper's model, 10.9M parameters", "small": "a few thousand parameters, to try the benchmark"}
+METHODS = ("non_private", "vmap", "two_pass_ghost", "ghost", "lazy_non_private", "lazy")
+# Whether the steps of a method are timed without noise, with it, or both.
+_NOISES = {"non_private": (False,), "vmap": (False,), "lazy_non_private": (False,)}
+MODELS = {
+    "paper": "the paper's model, 10.9M parameters",
+    "large": "the same with larger vocabularies, 72.6M parameters",
+    "small": "a few thousand parameters, to try the benchmark",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,11 +55,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
                 "tasks.speed.requests:time_steps",
                 environment,
                 workload=_described(options.model),
-                steps=[
-                    (method, noise)
-                    for method in options.methods
-                    for noise in ((False, True) if method.endswith("ghost") else (False,))
-                ],
+                steps=[(method, noise) for method in options.methods for noise in _NOISES.get(method, (False, True))],
                 batch_size=batch_size,
                 physical_batch_size=options.physical_batch_size,
                 rounds=options.rounds,

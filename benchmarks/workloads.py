@@ -10,7 +10,11 @@ _CRITEO_VOCABULARIES = (
     *(27, 1550, 44262, 10, 5485, 2161, 3, 56473, 17, 15, 27360, 104, 12934),
 )
 
+# The larger ones of them, as a lower count threshold makes them: 72.6 million parameters.
+_LARGE_VOCABULARIES = tuple(int(4.925 * size) if size > 1000 else size for size in _CRITEO_VOCABULARIES)
+
 WORKLOADS = {
     "paper": RandomWorkload(_CRITEO_VOCABULARIES, 13, (598,) * 4),
+    "large": RandomWorkload(_LARGE_VOCABULARIES, 13, (598,) * 4),
     "small": RandomWorkload((1000, 30), 4, (32,)),
 }

@@ -8,6 +8,6 @@ evidence and the verdict are in ``tasks``; ε of a record is in ``dp_core.accoun
 
 Doors: ``step_log``, ``probe``, ``probe_batches``, ``replay``, ``key_checks``, ``sampling_counts``, ``sampling_checks``,
 ``release_noise``, ``one_run`` and ``chances``. The others are what these need: the probe's program and oracle
-(``laboratory``, ``single_steps``, ``step_oracle``, ``correlation``), the tests of noise (``noise_checks``) and of each
-sampler (``poisson_checks``, ``cyclic_checks``, ``dealt_checks``, ``coincidences``).
+(``laboratory``, ``single_steps``, ``step_oracle``, ``correlation``, ``lazy_noise``), the tests of noise
+(``noise_checks``) and of each sampler (``poisson_checks``, ``cyclic_checks``, ``dealt_checks``, ``coincidences``).
 """

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from dp_core.audit.starts import of_optimizer
+from dp_core.audit.probe_batches import lazy_velocities, of_optimizer
 from dp_core.training.averaging import Averaged
 from dp_core.training.correlated import CorrelatedState, is_covered
+from dp_core.training.lazy_updates import LazyState
 from dp_core.training.method import Method
 from dp_core.training.step import TrainState
 
@@ -112,4 +113,6 @@ def rule_state(state: TrainState) -> Any:
 
 def moments_of(state: TrainState) -> list[np.ndarray]:
     """Returns the arrays of the optimiser's state, flat and in 64 bits."""
-    return [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(rule_state(state)) if leaf.ndim]
+    held = rule_state(state)
+    leaves = lazy_velocities(held) if isinstance(held, LazyState) else jax.tree.leaves(held)
+    return [np.asarray(leaf, np.float64).ravel() for leaf in leaves if leaf.ndim]

@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from dp_core.audit.correlation import Past, covered_coordinates, moments_of, no_past, some_past
+from dp_core.audit.lazy_noise import StepNoise, draw_count
 from dp_core.audit.noise_checks import NoiseTest, correlation_test, noise_tests
-from dp_core.audit.probe_batches import Examples, empty, full, probe_examples, sparse, to_steps
-from dp_core.audit.starts import first_moments, first_updates, with_moments
+from dp_core.audit.probe_batches import (
+    Examples,
+    empty,
+    first_moments,
+    first_updates,
+    full,
+    nearly_full,
+    probe_examples,
+    sparse,
+    to_dispatches,
+    with_moments,
+)
 from dp_core.audit.step_oracle import (
     Comparison,
     Compiled,
@@ -31,7 +40,6 @@ from dp_core.audit.step_oracle import (
     take_step,
 )
 from dp_core.clipping.factors import clip_factor
-from dp_core.training.noise import add_gaussian, standard_normal
 from dp_core.training.step import Hyperparameters, TrainState, as_traced, make_trainer
 
 # How far the parameters move in a run, in L2 norm with examples and per coordinate without.
@@ -59,9 +67,8 @@ class Laboratory:
         self.ends = np.cumsum([leaf.size for _, leaf in paths])
         # The kernels of dense layers, which decay.
         self.kernels = np.concatenate([np.full(leaf.size, float(path[-1].key == "kernel")) for path, leaf in paths])
-        self.zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), self.padded)
         self.last_median = 0.0
-        self._noise: dict[int, np.ndarray] = {}
+        self._noises = StepNoise(self.method, self.padded, key)
         covered = covered_coordinates(self.padded)
         self._no_past = no_past(self.method, covered)
         self._some_past = some_past(self.method, covered, np.random.default_rng(0))
@@ -88,6 +95,9 @@ class Laboratory:
         quiet = self.hyper._replace(noise_multiplier=0.0, count_noise_multiplier=0.0)
         count = len(norms)
         noisy_steps = self.compiled.steps if self.thorough else min(_FEW_NOISY_STEPS, self.compiled.steps)
+        # Rows of lazy tables are read again after a gap, and at once.
+        shares = (0.5, 0.0, 0.0, 1.0, 0.5, 0.0) if self.method.lazy_tables else (1.0, 0.5)[:most]
+        noisy_steps = max(noisy_steps, _FEW_NOISY_STEPS) if self.method.lazy_tables else noisy_steps
         comparisons = []
         if self.thorough:
             few = [sparse(shape, size, count, rng) for _ in range(most)]
@@ -101,7 +111,7 @@ class Laboratory:
             self._run(
                 "whole",
                 examples,
-                [full(shape, size, count, rng, share=share) for share in (1.0, 0.5)][:most],
+                [full(shape, size, count, rng, share=share) if share else empty(shape, size) for share in shares],
                 self.hyper,
                 clip_norm,
                 late,
@@ -111,18 +121,24 @@ class Laboratory:
     def _run(
         self, name: str, examples: Examples, fills: Sequence[Fill], hyper: Hyperparameters, clip_norm: float, step: int
     ) -> Comparison:
-        """Runs one dispatch and the oracle's steps, and compares their ends."""
+        """Runs dispatches and the oracle's steps, and compares their ends."""
         hyper = self._with_rate(hyper._replace(l2_clip_norm=clip_norm), examples, fills, step)
         traced, oracle = as_traced(hyper), self.start_state(clip_norm, step)
         past = self.past(step)
         state = past.put(self.method, self.start_at(traced, oracle))
-        steps = to_steps(self.compiled.method, self.compiled.shape, self.compiled.steps, examples, fills)
-        after, _ = self.trainer.run(state, steps, self.key, traced)
+        if self.method.lazy_tables:
+            room_after = min(3, len(fills)) if name == "whole" else None
+            state = nearly_full(self.method.placement, state, room_after)
+            self._noises.set_run(traced, step, (examples, fills), room_after)
+        for steps in to_dispatches(self.compiled, examples, fills):
+            state, _ = self.trainer.run(state, steps, self.key, traced)
+        after = self.settled(state, traced)
         states = [oracle]
         for fill in fills:
             one, past = self._oracle_step(oracle, examples, fill, traced, past)
             oracle = take_step(self.optimizer, oracle, one)
             states.append(oracle)
+        self._noises.forget_run()
         return self._compared(name, after, states, fills, past)
 
     def past(self, step: int) -> Past:
@@ -225,9 +241,10 @@ class Laboratory:
 
     def noise(self, step: int) -> np.ndarray:
         """Returns the noise of a step in standard deviations, as drawn from the step's key outside of the program."""
-        if step not in self._noise:
-            self._noise[step] = np.asarray(_draw(self.key, self.zeros, np.int32(step)), np.float64)
-        return self._noise[step]
+        return self._noises.of(step)
+
+    def settled(self, state: TrainState, hyper: Hyperparameters) -> TrainState:
+        return self.trainer.settle(state, self.key, hyper)[0]
 
     def noise_by_name(self) -> dict[str, np.ndarray]:
         """Returns the noise of several steps by the name of the parameter, each of shape (steps, coordinates)."""
@@ -242,11 +259,11 @@ class Laboratory:
         other = jax.random.wrap_key_data(words.at[-1].set(words[-1] ^ 1), impl=jax.random.key_impl(self.key))
         return correlation_test(
             ["a step", "that step with another key"],
-            [self.noise(0), np.asarray(_draw(other, self.zeros, np.int32(0)), np.float64)],
+            [self.noise(0), self._noises.drawn(other, 0)],
         )
 
     def _count_noise(self, step: int) -> float:
-        return float(_draw_count(self.key, np.int32(step)))
+        return float(draw_count(self.key, np.int32(step)))
 
     def count_noise_tests(self) -> list[NoiseTest]:
         """Tests the noise on the count of an adaptive clip norm, as drawn for many steps."""
@@ -322,20 +339,6 @@ class Laboratory:
             steps=len(fills),
             examples=int(sum(np.sum(fill.examples >= 0) for fill in fills)),
         )
-
-
-@jax.jit
-def _draw_count(key: jax.Array, step: ArrayLike) -> jax.Array:
-    """Returns the noise on a step's count: from the run's key, folded with the step and with 1."""
-    return standard_normal(jax.random.fold_in(jax.random.fold_in(key, step), 1))
-
-
-@jax.jit
-def _draw(key: jax.Array, zeros: Any, step: ArrayLike) -> jax.Array:
-    """Returns the flat noise of a step at standard deviation 1: from the run's key, folded with the step and with 0."""
-    step_key = jax.random.fold_in(jax.random.fold_in(key, step), 0)
-    noise = add_gaussian(step_key, zeros, jnp.float32(1.0))
-    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(noise)])
 
 
 def _length(values: np.ndarray) -> float:

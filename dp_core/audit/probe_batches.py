@@ -1,25 +1,38 @@
-"""Batches of the probe: a few distinct examples, put into the rows of physical batches.
+"""What a run of the probe begins with and is fed: states, and batches of a few distinct examples.
 
-They are laid out here and not by the code that lays out training batches.
+Batches are laid out here and not by the code that lays out training batches.
+
+Most optimisers begin as a training does. One that scales gradients before they are clipped has scales of 1 there, at
+which a program that forgets to scale would not show. So its runs begin with scales that differ by coordinate, and one
+update before they are refreshed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from dp_core.audit.step_oracle import Fill
+from dp_core.audit.step_oracle import Compiled, Fill
 from dp_core.clipping.microbatches import make_microbatches
 from dp_core.clipping.signals import Batch
+from dp_core.training.averaging import Averaged
+from dp_core.training.lazy_updates import LazyState
 from dp_core.training.method import Method
+from dp_core.training.optimizers import OptimizerOracle
+from dp_core.training.pending_noise import room
 from dp_core.training.physical_batches import PhysicalShape
-from dp_core.training.step import Steps
+from dp_core.training.placement import Placement
+from dp_core.training.step import Steps, TrainState
 
 # Training examples in a probe, and examples that are made of them to have long gradients.
 TAKEN, MADE = 6, 4
 _LARGE_COUNT = 50.0
+# The scales that runs start with.
+_SCALES = (0.2, 1.0)
 
 
 class Examples(NamedTuple):
@@ -117,6 +130,13 @@ def grouped(fill: Fill, microbatch_size: int, rng: np.random.Generator) -> Fill:
     return Fill(fill.examples, groups)
 
 
+def to_dispatches(compiled: Compiled, examples: Examples, fills: Sequence[Fill]) -> Iterator[Steps]:
+    """Yields dispatches of the program's own shape that together have one step for each of the batches."""
+    for first in range(0, len(fills), compiled.steps):
+        some = fills[first : first + compiled.steps]
+        yield to_steps(compiled.method, compiled.shape, compiled.steps, examples, some)
+
+
 def to_steps(
     method: Method, shape: PhysicalShape, dispatch_steps: int, examples: Examples, fills: Sequence[Fill]
 ) -> Steps:
@@ -150,3 +170,56 @@ def to_steps(
         groups=place(groups) if method.microbatch_size > 1 else None,
     )
     return Steps(batches, placement.copied(pieces), placement.copied(np.asarray(len(fills), np.int32)))
+
+
+def first_moments(optimizer: OptimizerOracle, coordinates: int) -> np.ndarray:
+    """Returns the moments that runs start with, of shape (moments, coordinates)."""
+    moments = np.tile(np.array(optimizer.initial).reshape(-1, 1), (1, coordinates))
+    if optimizer.scales is not None:
+        drawn = np.random.default_rng(coordinates).uniform(*_SCALES, coordinates)
+        moments[optimizer.scales] = drawn.astype(np.float32)
+    return moments
+
+
+def first_scales(optimizer: OptimizerOracle, coordinates: int) -> np.ndarray:
+    """Returns what gradients are multiplied by before they are clipped, in the first step of a run."""
+    if optimizer.scales is None:
+        return np.ones(coordinates)
+    return first_moments(optimizer, coordinates)[optimizer.scales]
+
+
+def first_updates(optimizer: OptimizerOracle) -> int:
+    """Returns the number of updates that the optimiser has seen when a run starts."""
+    return 0 if optimizer.scales is None else optimizer.refreshed_every - 1
+
+
+def of_optimizer(update_state: Any) -> Any:
+    """Returns the optimiser's part of an update rule's state."""
+    return update_state.inner if isinstance(update_state, Averaged) else update_state
+
+
+def lazy_velocities(state: LazyState) -> list[np.ndarray]:
+    """Returns the velocities of a settled state, flat, in the order of the parameters."""
+    trace = flatten_dict(getattr(state.dense[0], "trace", {}))
+    own = {(name, "table"): value["table"] for name, value in state.velocities.items()}
+    return [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(unflatten_dict({**trace, **own}))]
+
+
+def with_moments(placement: Placement, state: TrainState, updates: int, moments: Sequence[Any]) -> TrainState:
+    """Returns a program's state with other moments, trees like the parameters, and another count of updates."""
+    whole = placement.whole(state)
+    trees = [jax.tree.map(np.float32, moment) for moment in moments]
+    own = type(of_optimizer(whole.update_state))(np.asarray(updates, np.int32), *trees)
+    if isinstance(whole.update_state, Averaged):
+        own = whole.update_state._replace(inner=own)
+    placed: TrainState = placement.put(whole._replace(update_state=own))
+    return placed
+
+
+def nearly_full(placement: Placement, state: TrainState, room_after: int | None) -> TrainState:
+    """Returns a fresh state whose history runs out after so many steps, so that a run sees what happens then."""
+    if room_after is None:
+        return state
+    update_state = state.update_state
+    taken = placement.copied(np.asarray(room(update_state.history) - room_after, np.int32))
+    return state._replace(update_state=update_state._replace(history=update_state.history._replace(taken=taken)))

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from dp_core.audit.probe_batches import Examples, empty, grouped, to_steps
-from dp_core.audit.starts import first_moments, first_scales, first_updates
+from dp_core.audit.probe_batches import Examples, empty, first_moments, first_scales, first_updates, grouped, to_steps
 from dp_core.audit.step_oracle import (
     UPDATE_ROUNDING,
     Fill,
@@ -275,7 +274,7 @@ class _Bench:
         state = past.put(method, lab.start_at(traced, lab.start_state(clip_norm, step)))
         steps = to_steps(method, lab.compiled.shape, lab.compiled.steps, self.examples, [fill])
         after, _ = lab.trainer.run(state, steps, lab.key, traced)
-        after = method.placement.whole(after)
+        after = method.placement.whole(lab.settled(after, traced))
         # The schedule is computed in float32, which knows 1 + cos to a few digits only near the end.
         known = 1 + 2.0**-22 / decay / UPDATE_ROUNDING
         moved = np.abs(oracle.params[1] - self.start)

@@ -85,8 +85,8 @@ def averaged(rule: UpdateRule) -> UpdateRule:
     import jax
     import jax.numpy as jnp
 
-    def catch_up(state: Averaged, params: Any, batches: Batch) -> tuple[Averaged, Any]:
-        inner, params = rule.catch_up(state.inner, params, batches)
+    def catch_up(state: Averaged, params: Any, batches: Batch, noise_key: jax.Array) -> tuple[Averaged, Any]:
+        inner, params = rule.catch_up(state.inner, params, batches, noise_key)
         return state._replace(inner=inner), params
 
     def apply(state: Averaged, params: Any, gradient_sum: Any, scale: UpdateScale) -> tuple[Averaged, Any]:

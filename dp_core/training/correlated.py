@@ -72,8 +72,8 @@ def with_correlated_noise(rule: UpdateRule, coefficients: Sequence[float]) -> Up
         coordinates = sum(leaf.size for leaf, covered in zip(leaves, covered_leaves(params), strict=True) if covered)
         return CorrelatedState(jnp.zeros((), jnp.int32), jnp.zeros((kept, coordinates), jnp.float32), rule.init(params))
 
-    def catch_up(state: CorrelatedState, params: Any, batches: Any) -> tuple[CorrelatedState, Any]:
-        rest, params = rule.catch_up(state.rest, params, batches)
+    def catch_up(state: CorrelatedState, params: Any, batches: Any, noise_key: Any) -> tuple[CorrelatedState, Any]:
+        rest, params = rule.catch_up(state.rest, params, batches, noise_key)
         return state._replace(rest=rest), params
 
     def apply(state: CorrelatedState, params: Any, gradient_sum: Any, scale: UpdateScale) -> tuple[Any, Any]:

@@ -75,7 +75,28 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         float32 of the given shape.
     """
     generator = generator_of(key)
-    rows, columns = _block_positions(shape, generator.elements)
+    return _drawn(key, *_block_positions(shape, generator.elements), (shape or (1,))[-1]).reshape(shape)
+
+
+def normal_of_rows(key: jax.Array, rows: jax.Array, columns: int) -> jax.Array:
+    """Returns the given rows of what ``standard_normal`` draws for a table with this many columns.
+
+    Args:
+        key: A key that is used for nothing else.
+        rows: The numbers of the rows, not negative; of shape (n,). Rows that are equal are equal in the result.
+        columns: The number of columns.
+
+    Returns:
+        float32 of shape (n, columns).
+    """
+    blocks = -(-columns // generator_of(key).elements)
+    positions = jnp.broadcast_to(rows.astype(jnp.uint32)[:, None], (rows.shape[0], blocks))
+    return _drawn(key, positions, jax.lax.broadcasted_iota(jnp.uint32, positions.shape, 1), columns)
+
+
+def _drawn(key: jax.Array, rows: jax.Array, columns: jax.Array, last: int) -> jax.Array:
+    """Returns the elements of the blocks at these positions, of which the last axis keeps ``last``."""
+    generator = generator_of(key)
     words = generator.blocks(key, rows, columns)
     draws = [normal_of_words(*pair) for pair in zip(words[::2], words[1::2], strict=True)]
     scale = np.float32(generator.summands**-0.5)
@@ -84,7 +105,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         for start in range(0, len(draws), generator.summands)
     ]
     joined = elements[0] if len(elements) == 1 else jnp.stack(elements, axis=-1).reshape(*rows.shape[:-1], -1)
-    return joined[..., : (shape or (1,))[-1]].reshape(shape)
+    return joined[..., :last]
 
 
 def _block_positions(shape: tuple[int, ...], elements: int) -> tuple[jax.Array, jax.Array]:

@@ -41,8 +41,9 @@ from dp_core.training.witness import (
     nothing_seen,
 )
 
-# A step's key is folded with one of these for each of its two noise draws.
-_GRADIENT_NOISE, _COUNT_NOISE = 0, 1
+# A step's key is folded with one of these for each of its noise draws: on gradients, on the count, for the rows of lazy
+# tables that the step reads, and for all rows before the step.
+_GRADIENT_NOISE, _COUNT_NOISE, _CATCH_UP_NOISE, _SETTLE_NOISE = 0, 1, 2, 3
 
 
 class TrainState(NamedTuple):
@@ -124,13 +125,20 @@ class Trainer(NamedTuple):
             ``reports`` has one entry per step, zero for steps that are not active.
         predict: ``(state, integers, categoricals) -> logits``, one for each row.
         release: ``state -> params``, with no noise pending and no rows added for the placement. With averaging, the
-            average; ``predict`` predicts with what would be released.
+            average; ``predict`` predicts with what would be released. Both raise ``lazy_updates.NoisePending`` for a
+            state with lazy tables that was not settled.
+        settle: ``(state, noise_key, hyper) -> (state, report)``: draws all noise that is pending, and donates the
+            buffers of ``state``. The result can be released and evaluated, and ``resume`` makes of it what ``run``
+            takes. Nothing to do without lazy tables: then the state is returned as it is, and no report.
+        resume: ``state -> state`` after ``settle``, without copies.
     """
 
     init: Callable[[Any, Hyperparameters], TrainState]
     run: Callable[[TrainState, Steps, jax.Array, Hyperparameters], tuple[TrainState, DispatchReport]]
     predict: Callable[[TrainState, ArrayLike, ArrayLike], jax.Array]
     release: Callable[[TrainState], Any]
+    settle: Callable[[TrainState, jax.Array, Hyperparameters], tuple[TrainState, DispatchReport | None]]
+    resume: Callable[[TrainState], TrainState]
 
 
 @functools.lru_cache(maxsize=32)
@@ -142,7 +150,9 @@ def make_trainer(method: Method) -> Trainer:
 
     def init(params: Any, hyper: Hyperparameters) -> TrainState:
         none = jnp.zeros((), jnp.int32)
-        return TrainState(none, params, rule.init(params), jnp.asarray(hyper.l2_clip_norm, jnp.float32), none)
+        return TrainState(
+            none, rule.hold(params), rule.init(params), jnp.asarray(hyper.l2_clip_norm, jnp.float32), none
+        )
 
     def run(
         state: TrainState, steps: Steps, noise_key: jax.Array, hyper: Hyperparameters
@@ -157,7 +167,11 @@ def make_trainer(method: Method) -> Trainer:
         none = jnp.zeros(shape, jnp.int32)
         reports = StepReport(jnp.zeros(shape, jnp.float32), none, none, jnp.zeros(shape, jnp.uint32))
         given, before = checksum_of_given(method, noise_key, hyper), checksum_of_state(state)
-        state, reports = jax.lax.fori_loop(0, steps.active, one, (state, reports))
+        active = jnp.asarray(steps.active)
+        if method.lazy_tables:
+            # Adds 0, as no word has 64 bits. To take the checksum later, the compiler would copy the tables.
+            active = active + (jax.lax.population_count(before) >> 6).astype(active.dtype)
+        state, reports = jax.lax.fori_loop(0, active, one, (state, reports))
         return placement.keep(state), DispatchReport(
             **reports._asdict(), given=given, before=before, after=checksum_of_state(state)
         )
@@ -165,15 +179,26 @@ def make_trainer(method: Method) -> Trainer:
     def release(state: TrainState) -> Any:
         return rule.settle(state.update_state, state.params)
 
+    def settle(state: TrainState, noise_key: jax.Array, hyper: Hyperparameters) -> tuple[TrainState, DispatchReport]:
+        given, before = checksum_of_given(method, noise_key, hyper), checksum_of_state(state)
+        key = jax.random.fold_in(jax.random.fold_in(noise_key, state.step), _SETTLE_NOISE)
+        update_state, params = rule.draw_pending(state.update_state, state.params, key)
+        state = placement.keep(state._replace(update_state=update_state, params=params))
+        none, count, word = (jnp.zeros(0, dtype) for dtype in (jnp.float32, jnp.int32, jnp.uint32))
+        report = DispatchReport(none, count, count, word, given, before, checksum_of_state(state))
+        return state, report
+
     def predict(state: TrainState, integers: ArrayLike, categoricals: ArrayLike) -> Any:
         return model.apply({"params": release(state)}, integers, categoricals)
 
-    compiled_release = placement.jit(release)
+    compiled_release, compiled_settle = placement.jit(release), jax.jit(settle, donate_argnums=0)
     return Trainer(
         init=lambda params, hyper: placement.init(init, placement.pad_tables(params), hyper),
         run=jax.jit(run, donate_argnums=0),
         predict=placement.jit(predict),
         release=lambda state: placement.trim_tables(compiled_release(state), model.vocabulary_sizes),
+        settle=compiled_settle if method.lazy_tables else lambda state, noise_key, hyper: (state, None),
+        resume=lambda state: state._replace(params=rule.hold(state.params)),
     )
 
 
@@ -203,11 +228,20 @@ def train_step(
     Returns:
         The state after the step, and what the step computed with. The report is not private.
     """
-    update_state, params = rule.catch_up(state.update_state, state.params, batches)
-    state = state._replace(update_state=update_state, params=params)
     number = state.step
-    summed, seen = sum_gradients(method, state, batches, pieces, scales=rule.scales(state.update_state))
-    update = functools.partial(noisy_update, method, rule, state, summed, noise_key, hyper)
+    caught_key = jax.random.fold_in(jax.random.fold_in(noise_key, number), _CATCH_UP_NOISE)
+    caught, params = rule.catch_up(state.update_state, state.params, batches, caught_key)
+    summed, seen = sum_gradients(
+        method,
+        state._replace(params=params),
+        batches,
+        pieces,
+        scales=rule.scales(caught),
+        tokens=functools.partial(rule.tokens, caught),
+    )
+    update = functools.partial(
+        noisy_update, method, rule, state._replace(update_state=caught), summed, noise_key, hyper
+    )
     not_finite = jnp.maximum(state.not_finite, summed.not_finite)
     state = jax.lax.cond(not_finite == 0, update, lambda: state._replace(not_finite=not_finite))
     mean_loss = summed.loss / jnp.maximum(jnp.sum(batches.mask), 1.0)
@@ -215,7 +249,13 @@ def train_step(
 
 
 def sum_gradients(
-    method: Method, state: TrainState, batches: Batch, pieces: jax.Array, *, scales: Any = None
+    method: Method,
+    state: TrainState,
+    batches: Batch,
+    pieces: jax.Array,
+    *,
+    scales: Any = None,
+    tokens: Callable[[Any], Any] = lambda categoricals: categoricals,
 ) -> tuple[GradientSum, Seen]:
     """Returns the sum of the per-example gradients over a step's physical batches, clipped if private.
 
@@ -225,6 +265,7 @@ def sum_gradients(
         batches: The sampled examples, with leading axes (physical batch, row).
         pieces: How many of the physical batches hold examples.
         scales: A tree like the parameters that each example's gradient is multiplied by before it is clipped, or None.
+        tokens: The tokens of the batches as rows of the state's parameters, if these are not all rows.
 
     Returns:
         The sum of the scaled gradients, and the rows that are in it. If private, one example moves the sum's gradients
@@ -240,11 +281,13 @@ def sum_gradients(
             scales=scales,
         )
     example_loss = OBJECTIVES[method.task].example_loss
+    categoricals = tokens(batches.categoricals)
 
     def add_piece(index: ArrayLike, so_far: tuple[GradientSum, Seen]) -> tuple[GradientSum, Seen]:
         total, seen = so_far
         piece = jax.tree.map(lambda leaf: leaf[index], batches)
-        return add(total, method.model, state.params, piece, example_loss), also_seen(seen, piece)
+        own = piece._replace(categoricals=categoricals[index])
+        return add(total, method.model, state.params, own, example_loss), also_seen(seen, piece)
 
     nothing = zero_sum(state.params), nothing_seen()
     one_piece = jnp.shape(batches.mask)[0] == 1
@@ -271,7 +314,7 @@ def noisy_update(
     Args:
         method: What is trained, and how.
         rule: The update rule.
-        state: The state before the step, which ``summed`` was computed at.
+        state: The state before the step, with what ``catch_up`` made of the update rule's state.
         summed: The sum over the whole batch.
         noise_key: The run's key.
         hyper: The run's numbers.

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dp_core.clipping.signals import Batch
 from dp_core.training.averaging import averaged
 from dp_core.training.method import Method
 from dp_core.training.noise import add_gaussian
@@ -50,19 +49,28 @@ class UpdateRule(NamedTuple):
 
     Attributes:
         init: ``params -> state``.
-        catch_up: ``(state, params, batches) -> (state, params)``, called before the forward pass over a
-            step's batches.
-        apply: ``(state, params, gradient_sum, scale) -> (state, params)``.
-        settle: ``(state, params) -> params`` with no noise pending.
+        catch_up: ``(state, params, batches, noise_key) -> (caught, params)``, called before the forward pass over a
+            step's batches: the state with what ``apply`` needs of the rows that they read, and the parameters to
+            differentiate at. Those may have only these rows.
+        apply: ``(caught, params, gradient_sum, scale) -> (state, params)``, with the parameters before ``catch_up``.
+        settle: ``(state, params) -> params`` as they are released. With noise pending it raises ``NoisePending``.
         scales: ``state -> tree`` like the parameters, which each example's gradient is multiplied by before it is
             clipped, or None. The sum that ``apply`` takes is of such scaled gradients.
+        tokens: ``(caught, categoricals) -> categoricals`` as rows of the parameters that ``catch_up`` returned.
+        hold: ``params -> params`` as training holds them: tables whose rows may wait for noise have a type of their
+            own.
+        draw_pending: ``(state, params, noise_key) -> (state, params)``: draws all noise that is pending. The result has
+            plain arrays, and ``hold`` makes of it what training goes on with.
     """
 
     init: Callable[[Any], Any]
-    catch_up: Callable[[Any, Any, Batch], tuple[Any, Any]]
+    catch_up: Callable[..., tuple[Any, Any]]
     apply: Callable[[Any, Any, Any, UpdateScale], tuple[Any, Any]]
     settle: Callable[[Any, Any], Any]
     scales: Callable[[Any], Any] = lambda state: None
+    tokens: Callable[[Any, Any], Any] = lambda caught, categoricals: categoricals
+    hold: Callable[[Any], Any] = lambda params: params
+    draw_pending: Callable[[Any, Any, jax.Array], tuple[Any, Any]] = lambda state, params, noise_key: (state, params)
 
 
 def make_update_rule(method: Method) -> UpdateRule:
@@ -76,6 +84,10 @@ def make_update_rule(method: Method) -> UpdateRule:
         from dp_core.training.correlated import with_correlated_noise
 
         rule = with_correlated_noise(rule, method.noise_coefficients)
+    if method.lazy_tables:
+        from dp_core.training.lazy_updates import with_lazy_tables
+
+        return with_lazy_tables(rule, method)
     return rule if method.averaging == "none" else averaged(rule)
 
 
@@ -109,7 +121,7 @@ def dense_update(optimizer: optax.GradientTransformation, *, scales: Callable[[A
 
     return UpdateRule(
         init=optimizer.init,
-        catch_up=lambda state, params, batches: (state, params),
+        catch_up=lambda state, params, batches, noise_key=None: (state, params),
         apply=apply,
         settle=lambda state, params: params,
         scales=scales or (lambda state: None),

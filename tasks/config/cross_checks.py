@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dp_core.training.optimizers import NEEDS_INDEPENDENT_NOISE
 from tasks.config.dataset import SPLIT_FRACTIONS, Dataset
+from tasks.config.noise_settings import impossible_bands, impossible_lazy_tables
 from tasks.config.pipeline import (
     IN_ROUNDS,
     SAME_MECHANISM,
@@ -14,6 +14,7 @@ from tasks.config.pipeline import (
     Grids,
     Pipeline,
     PrivateGrid,
+    TrainingGrid,
 )
 from tasks.config.sections import did_you_mean
 from tasks.config.yaml_lines import Problem
@@ -86,7 +87,8 @@ def _impossible_nights(config: Config, nightly: Nightly, key: tuple[Any, ...]) -
         hint = did_you_mean(nightly.dataset, config.datasets)
         yield (*key, "dataset"), f"unknown dataset {nightly.dataset!r}{hint}; known: {', '.join(config.datasets)}"
         return
-    yield from _impossible_bands(nightly.dp_sgd, (*key, "dp_sgd"))
+    yield from impossible_bands(nightly.dp_sgd, (*key, "dp_sgd"))
+    yield from impossible_lazy_tables(nightly.dp_sgd, (*key, "dp_sgd"))
     if nightly.task not in dataset.labels:
         has = ", ".join(dataset.labels)
         yield (*key, "task"), f"dataset {nightly.dataset!r} has no label for {nightly.task}; it has: {has}"
@@ -237,7 +239,9 @@ def _contradictory_grids(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                 yield (*key, "search"), "`search: random` has no known privacy cost for label_dp: use `search: all`"
         for name, recipe in grid:
             if isinstance(recipe, PrivateGrid):
-                yield from _impossible_bands(recipe, (*task_key, name))
+                yield from impossible_bands(recipe, (*task_key, name))
+            if isinstance(recipe, TrainingGrid):
+                yield from impossible_lazy_tables(recipe, (*task_key, name))
         if grid.dp_sgd is not None and grids.search == "random":
             for name in SAME_MECHANISM:
                 if len(getattr(grid.dp_sgd, name)) > 1:
@@ -307,25 +311,6 @@ def _impossible_searches(pipeline: Pipeline, grids: Grids, key: tuple[Any, ...])
                     f"no optimiser of the grid scales with the gradient ({', '.join(SCALES_WITH_GRADIENT)} does), so "
                     "this has no effect: use `learning_rate_per: one`",
                 )
-
-
-def _impossible_bands(grid: PrivateGrid, key: tuple[Any, ...]) -> Iterator[Problem]:
-    """Yields settings that correlated noise is not accounted for with, or that would undo it."""
-    if grid.bands == (1,):
-        return
-    for sampler in grid.sampler:
-        if sampler != "poisson":
-            yield (
-                (*key, "bands"),
-                f"correlated noise (bands above 1) is accounted for with `sampler: poisson` only, not with {sampler}",
-            )
-    for optimizer in grid.optimizer:
-        if optimizer in NEEDS_INDEPENDENT_NOISE:
-            yield (
-                (*key, "bands"),
-                f"{optimizer} counts on noise that is independent from step to step, which correlated noise (bands "
-                "above 1) is not: use another optimiser, or `bands: 1`",
-            )
 
 
 def _too_large_batches(config: Config, pipeline: Pipeline, profile: str, key: tuple[Any, ...]) -> Iterator[Problem]:

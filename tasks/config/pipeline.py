@@ -45,6 +45,8 @@ ClipNorm = Annotated[Finite, Field(ge=1e-15, le=1e15)]
 Bands = Annotated[int, Field(ge=1, le=4096)]
 ResponseName = Literal["binary", "k_ary", "bins"]
 RecalibrationName = Literal["none", "shift"]
+# Which embedding tables leave rows alone that no batch reads.
+TableUpdates = Literal["dense", "lazy", "auto"]
 ExhibitName = Annotated[str, registered(exhibits)]
 
 
@@ -59,6 +61,8 @@ class TrainingGrid(Section):
         weight_decay: Decoupled decay of the kernels of dense layers, times the scheduled rate.
         initial_bias: ``label_rate`` starts the output bias at the log-odds (pCTR, pCVR) or the log (pConvs) of the
             mean training label, which is noisy in DP-SGD.
+        table_updates: ``lazy`` leaves the rows of embedding tables alone until a batch reads them, ``auto`` only those
+            of tables that are large against the batch. Needs SGD, independent noise and no averaging.
     """
 
     optimizer: OneOrMore[OptimizerName]
@@ -74,6 +78,7 @@ class TrainingGrid(Section):
     initial_bias: OneOrMore[InitialBiasName] = ("zero",)
     # ``shift`` moves all logits so that the mean prediction on validation rows is the mean label there.
     recalibration: OneOrMore[RecalibrationName] = ("none",)
+    table_updates: OneOrMore[TableUpdates] = ("dense",)
 
 
 class PrivateGrid(TrainingGrid):

@@ -236,6 +236,17 @@ def _number(epsilon: float) -> str:
 
 
 def _randomness(trial: Trial) -> str:
+    return _drawn(trial) if trial.table_updates == "dense" else f"{_drawn(trial)} {_WAITING_ROWS}"
+
+
+# With lazy tables. The mechanism is the same in distribution, so the bound is too.
+_WAITING_ROWS = (
+    "Rows of embedding tables waited for their noise until a batch read them (lazy tables). All of it was drawn before "
+    "the model was evaluated and released, with the distribution of noise at every step."
+)
+
+
+def _drawn(trial: Trial) -> str:
     if trial.randomness == "secret":
         drawn = "Noise and batches were drawn from the operating system's entropy"
         if trial.bands > 1:

@@ -24,7 +24,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **{
         name: grid.model_fields[name].default[0]
         for grid, names in (
-            (PrivateGrid, ("averaging", "averaging_share", "warmup", "weight_decay", "initial_bias")),
+            (PrivateGrid, ("averaging", "averaging_share", "warmup", "weight_decay", "initial_bias", "table_updates")),
             (PrivateGrid, ("momentum", "sampler", "clipping", "clip_quantile", "sensitivity", "accountant", "bands")),
             (PrivateGrid, ("recalibration", "recalibration_epsilon")),
             (LabelGrid, ("largest_count", "debias")),
@@ -38,7 +38,7 @@ _SETTINGS = (
     *("response", "debias", "largest_count"),
     *("optimizer", "learning_rate", "momentum", "batch_size", "epochs", "model"),
     *("averaging", "averaging_share", "warmup", "weight_decay", "initial_bias", "initial_bias_epsilon"),
-    *("recalibration", "recalibration_epsilon"),
+    *("recalibration", "recalibration_epsilon", "table_updates"),
 )
 # What the tables of settings also list.
 _AROUND = ("epsilon", *_SETTINGS, "seed", "target_delta", "dataset", "evaluations", "canaries", "randomness")

@@ -45,6 +45,7 @@ _PHRASES = {
     "warmup": "warm-up {}",
     "weight_decay": "weight decay {}",
     "bands": "bands {}",
+    "table_updates": "{} table updates",
     "recalibration": "recalibration {}",
     "recalibration_epsilon": "recalibration ε {}",
     "learning_rate_per": "rate per {}",

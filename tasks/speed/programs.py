@@ -19,6 +19,7 @@ from dp_core.clipping.layers import INITIAL_SCALES
 from dp_core.clipping.one_pass import GradientSum, zero_sum
 from dp_core.clipping.oracle import global_norms, per_example_gradients
 from dp_core.clipping.signals import Batch
+from dp_core.training.lazy_updates import lazy_tables
 from dp_core.training.losses import OBJECTIVES
 from dp_core.training.method import Method
 from dp_core.training.physical_batches import PhysicalShape, physical_shape
@@ -31,8 +32,9 @@ from tasks.training.hardware import rows_at_once
 OPTIMIZER, MOMENTUM = "sgd", 0.9
 
 # "ghost" is the one-pass ghost clipping that this project trains with; "two_pass_ghost" is the paper's. "vmap" holds a
-# gradient for each example.
-MethodName = Literal["non_private", "vmap", "ghost", "two_pass_ghost"]
+# gradient for each example. "lazy" is "ghost" with large tables updated lazily, and "lazy_non_private" is
+# "non_private" with them.
+MethodName = Literal["non_private", "vmap", "ghost", "two_pass_ghost", "lazy", "lazy_non_private"]
 # "whole": the batch at once, as in a plain framework step. "pieces": in physical batches, as the trainer does.
 Form = Literal["whole", "pieces"]
 Step = Callable[[TrainState, Batch, jax.Array, jax.Array, Hyperparameters], tuple[TrainState, Any]]
@@ -128,8 +130,9 @@ def parameter_shapes(workload: Workload) -> Any:
     return jax.eval_shape(workload.model.init, jax.random.key(0), batch.integers, batch.categoricals)["params"]
 
 
-def initial_state(workload: Workload) -> TrainState:
+def initial_state(program: Program) -> TrainState:
     """Returns an initial training state. Compile it, so that it allocates nothing but the state."""
+    workload = program.workload
 
     def some_values(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         # Of the scale of initial parameters, without the temporary memory of a random draw.
@@ -138,7 +141,8 @@ def initial_state(workload: Workload) -> TrainState:
 
     params = jax.tree_util.tree_map_with_path(some_values, parameter_shapes(workload))
     none = jnp.zeros((), jnp.int32)
-    return TrainState(none, params, make_update_rule(_method(workload, private=True)).init(params), jnp.ones(()), none)
+    rule = make_update_rule(_method(program))
+    return TrainState(none, rule.hold(params), rule.init(params), jnp.ones(()), none)
 
 
 def hyperparameters(batch_size: int) -> Hyperparameters:
@@ -151,10 +155,13 @@ def hyperparameters(batch_size: int) -> Hyperparameters:
 
 def make_step(program: Program) -> Step:
     """Returns the step, a pure function of (state, batches, number of pieces, key, hyperparameters)."""
-    private, workload = program.method != "non_private", program.workload
-    method = _method(workload, private=private)
+    method, workload = _method(program), program.workload
+    private = method.private
     rule = make_update_rule(method) if program.noise else without_noise(make_update_rule(method))
-    if program.method == "ghost" or (program.method, program.form) == ("non_private", "pieces"):
+    if program.method in ("ghost", "lazy", "lazy_non_private") or (program.method, program.form) == (
+        "non_private",
+        "pieces",
+    ):
         return partial(train_step, method, rule)
 
     add: dict[str, Callable[..., GradientSum]] = {
@@ -185,7 +192,7 @@ def compile_step(program: Program) -> Any:
     workload = program.workload
     key = jax.eval_shape(lambda: jax.random.key(0))
     arguments = (
-        jax.eval_shape(partial(initial_state, workload)),
+        jax.eval_shape(partial(initial_state, program)),
         workload.batch_shapes(program.pieces, program.rows),
         jax.ShapeDtypeStruct((), jnp.int32),
         key,
@@ -201,8 +208,12 @@ def planned_bytes(compiled: Any) -> int:
     return int(arguments + plan.temp_size_in_bytes)
 
 
-def _method(workload: Workload, *, private: bool) -> Method:
-    return Method(workload.model, workload.task, OPTIMIZER, MOMENTUM, private)
+def _method(program: Program) -> Method:
+    workload, private = program.workload, "non_private" not in program.method
+    model = workload.model
+    tables = dict(zip(model.vocabulary_sizes, model.features, strict=True))
+    lazy = lazy_tables("auto", tables, program.batch_size) if program.method.startswith("lazy") else ()
+    return Method(model, workload.task, OPTIMIZER, MOMENTUM, private, lazy_tables=lazy)
 
 
 def _add_plainly(total: GradientSum, model: Any, params: Any, batch: Batch, example_loss: Any) -> GradientSum:

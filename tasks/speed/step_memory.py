@@ -37,7 +37,7 @@ def measure_peak(program: Program) -> int | None:
         return None
     workload = program.workload
     compiled = compile_step(program)
-    make_state = jax.jit(lambda: initial_state(workload)).lower().compile()
+    make_state = jax.jit(lambda: initial_state(program)).lower().compile()
     key, numbers = jax.random.key(0), hyperparameters(program.batch_size)
     batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
     gc.collect()

@@ -21,6 +21,8 @@ _TURNS, _TURN_SECONDS = 5, 0.08
 # A program's speed is settled when its best turns agree within this relative spread. Timing stops after this multiple
 # of the requested rounds even if it is not settled.
 _SETTLED_TURNS, _SETTLED_SPREAD, _MAX_ROUNDS_FACTOR = 3, 0.03, 3
+# Batches that are taken in turns.
+_BATCHES = 16
 # Maximum share of the free memory that a program may plan for; otherwise it is not run.
 _MEMORY_SHARE = 0.8
 # Tolerance for rounding: two programs that sum the same clipped gradients add them in different orders.
@@ -109,17 +111,23 @@ class _Runner:
     def __init__(self, program: Program, compiled: Any) -> None:
         workload = program.workload
         self._compiled = compiled
-        self._state = jax.jit(lambda: initial_state(workload))()
-        batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
+        self._state = jax.jit(lambda: initial_state(program))()
+        # Several batches: the rows of one would all be in the processor's cache.
+        self._batches = [
+            jax.device_put(workload.random_batch(program.batch_size, program.pieces, program.rows, seed))
+            for seed in range(_BATCHES)
+        ]
+        self._taken = 0
         self._arguments = (
-            jax.device_put(batches),
             np.int32(program.pieces),
             jax.random.key(0),
             hyperparameters(program.batch_size),
         )
         self._run(1)
         # After one step, SGD's velocity is the mean gradient.
-        self.first_gradients = jax.tree.map(np.array, self._state.update_state)
+        self.first_gradients = (
+            None if program.method.startswith("lazy") else jax.tree.map(np.array, self._state.update_state)
+        )
         seconds = self._run(1)
         self._steps = max(1, round(_TURN_SECONDS / seconds))
         self.turns = min(_TURNS, max(1, round(_TURNS * _TURN_SECONDS / seconds)))
@@ -141,7 +149,9 @@ class _Runner:
     def _run(self, steps: int) -> float:
         start = time.perf_counter()
         for _ in range(steps):
-            self._state, _ = self._compiled(self._state, *self._arguments)
+            batch = self._batches[self._taken % _BATCHES]
+            self._state, _ = self._compiled(self._state, batch, *self._arguments)
+            self._taken += 1
         jax.block_until_ready(self._state)
         return time.perf_counter() - start
 
@@ -149,7 +159,11 @@ class _Runner:
 def _check_agreement(runners: dict[Program, _Runner]) -> None:
     """Raises unless the programs without noise agree: the private ones on clipped sums, the others on plain sums."""
     for private in (True, False):
-        same = [p for p in runners if not p.noise and (p.method != "non_private") == private]
+        same = [
+            p
+            for p in runners
+            if not p.noise and ("non_private" not in p.method) == private and runners[p].first_gradients is not None
+        ]
         for program in same[1:]:
             distance = relative_distance(runners[program].first_gradients, runners[same[0]].first_gradients)
             if not distance <= _AGREEMENT:

@@ -109,6 +109,8 @@ def _run(
     if refused is None and progress.steps < run.steps:
         return  # interrupted by stop_after: the checkpoint has everything
     if refused is not None:
+        # Nothing is released of it, but its losses are looked at.
+        state, _ = run.trainer.settle(state, run.randomness.noise_key, run.hyperparameters)
         try:
             _blame_the_data(run, refused)
         except UserError:
@@ -163,8 +165,11 @@ def _train(
                 ticker.update(progress.steps)
 
             if evaluate_now:
+                # At fixed steps, and for good: a second draw of the same noise would be a second release.
+                state = _settled(run, state, progress)
                 progress.curve.append(_evaluate_validation(run, state, progress, reached))
                 progress.recent_losses.clear()
+                state = state if reached == run.steps else run.trainer.resume(state)
             watch(progress)
             if save_now and reached < run.steps:
                 run.checkpoint.save(run.placement.whole(state), progress, write=is_first_process())
@@ -172,6 +177,15 @@ def _train(
         refused = refusal.step
     progress.seconds = time.monotonic() - start
     return state, refused
+
+
+def _settled(run: TrialRun, state: TrainState, progress: Progress) -> TrainState:
+    """Returns the state with no noise pending, as it must be to be evaluated or released."""
+    with first_alone(run.method, "settle"):
+        state, report = run.trainer.settle(state, run.randomness.noise_key, run.hyperparameters)
+    if report is not None:
+        log_dispatch(run, progress, report)
+    return state
 
 
 def _checkpoint_is_due(run: TrialRun, reached: int) -> bool:

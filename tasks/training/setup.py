@@ -20,6 +20,7 @@ from dp_core.clipping.layers import initial_parameters
 from dp_core.epochs import steps_for_epochs
 from dp_core.models.mlp import AdModel
 from dp_core.sampling import Sampler, make_sampler
+from dp_core.training.lazy_updates import lazy_tables
 from dp_core.training.method import Method
 from dp_core.training.placement import Placement
 from dp_core.training.step import Hyperparameters, Trainer, TrainState, as_traced, make_trainer
@@ -206,6 +207,7 @@ def _hashed(split: Split) -> np.ndarray:
 
 
 def _method(trial: Trial, model: AdModel, placement: Placement, steps: int) -> Method:
+    tables = dict(zip(model.vocabulary_sizes, model.features, strict=True))
     return Method(
         model=model,
         task=trial.task,
@@ -218,6 +220,7 @@ def _method(trial: Trial, model: AdModel, placement: Placement, steps: int) -> M
         # A partial training of a search may have fewer steps than the whole one has bands.
         noise_coefficients=toeplitz_coefficients(min(trial.bands, steps), steps),
         placement=placement,
+        lazy_tables=lazy_tables(trial.table_updates, tables, trial.batch_size),
     )
 
 

@@ -22,6 +22,7 @@ from tasks.config.pipeline import (
     ResponseName,
     SamplerName,
     SensitivityName,
+    TableUpdates,
 )
 from tasks.runtime.home import home, short_hash
 from tasks.runtime.progress import counted
@@ -44,6 +45,7 @@ _LEFT_OUT_AT_DEFAULT = (
     "bands",
     "recalibration",
     "recalibration_epsilon",
+    "table_updates",
 )
 
 # The kinds of randomised response, for people.
@@ -64,7 +66,8 @@ class Trial(BaseModel):
     ``bands`` is the number of steps that noise is correlated over, 1 for independent noise.
     ``averaging_share`` has its default unless iterates are averaged. ``initial_bias_epsilon`` is the ε that the release
     of the label rate has by itself; None unless DP-SGD starts with ``initial_bias: label_rate``.
-    ``recalibration_epsilon`` is None unless a private model is recalibrated.
+    ``recalibration_epsilon`` is None unless a private model is recalibrated. ``table_updates`` says which embedding
+    tables are updated lazily.
     ``sampled_like`` is the key of the finished seeded trial whose batches a trial without a guarantee has, so that the
     two differ in nothing else. ``start_from`` is the key of the finished trial whose parameters are the initial ones;
     None if those are random.
@@ -111,6 +114,7 @@ class Trial(BaseModel):
     bands: Bands = 1
     recalibration: RecalibrationName = "none"
     recalibration_epsilon: float | None = None
+    table_updates: TableUpdates = "dense"
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -164,6 +168,7 @@ class Trial(BaseModel):
             parts += ["noise by RDP"] if self.accountant == "RDP" else []
         parts += [f"{self.optimizer} {self.learning_rate:.4g}"]
         parts += [f"{self.averaging} average"] if self.averaging != "none" else []
+        parts += [f"{self.table_updates} tables"] if self.table_updates != "dense" else []
         parts += [self.model.label] if self.model.name != "mlp" else []
         parts += ["recalibrated"] if self.recalibration != "none" else []
         parts += ["warm start"] if self.start_from is not None else []

@@ -43,7 +43,7 @@ def small_program(method: Any, batch_size: int, *, noise: bool = False) -> Progr
 def first_gradients(program: Program, l2_clip_norm: float) -> Any:
     """Returns the mean gradient of a program's first step, which is the optimizer's velocity after it."""
     workload = program.workload
-    state = jax.jit(lambda: initial_state(workload))()._replace(l2_clip_norm=np.float32(l2_clip_norm))
+    state = jax.jit(lambda: initial_state(program))()._replace(l2_clip_norm=np.float32(l2_clip_norm))
     batches = workload.random_batch(program.batch_size, program.pieces, program.rows)
     numbers = hyperparameters(program.batch_size)
     state, _ = compile_step(program)(state, batches, np.int32(program.pieces), jax.random.key(0), numbers)
