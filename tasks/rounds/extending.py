@@ -1,10 +1,10 @@
 """``search: extend``: where the best value of a setting is the first or the last of those tried, tries the next one.
 
 A setting is extended if the grid gives it two or more values that the page does not compare. A value is inside if the
-values next to it are worse: the next smaller and the next larger one, by the factor of the list, each compared in
-trainings that differ in nothing else. Where such a comparison is missing, or says that the neighbour is better, the
-neighbour is trained with the other settings of the best, unless it was. Each cell, the baseline's as each budget's of
-the private methods, gets the same number of further trainings at most.
+values next to it, the next smaller and the next larger one by the factor of the list, were trained with the other
+settings of the best and are worse. A comparison at other settings does not count: what is too large a rate for one clip
+norm need not be for another. A neighbour that is missing is trained. Each cell, the baseline's as each budget's of the
+private methods, gets the same number of further trainings at most.
 
 What it costs: every training counts, and how many there are depends on their outcomes. So the cost of choosing is that
 of the largest number that there might have been (``tasks.privacy.choice_cost``).
@@ -70,12 +70,11 @@ def _next_values(history: History, begun: Sequence[Outcome], outcomes: Sequence[
             value = round(neighbour) if name == "batch_size" else neighbour
             if not _is_possible(best.model_copy(update={name: value}), prepared):
                 continue
-            if not _is_worse(outcomes, name, value, best, prepared):
-                changes: dict[str, Any] = {name: value}
-                asked = Asked(changed(best, prepared, **changes), like=best)
-                # One that the cell has tried is worse than the best, and has no claim on the trainings that are left.
-                if asked.trial not in tried:
-                    yield asked
+            changes: dict[str, Any] = {name: value}
+            asked = Asked(changed(best, prepared, **changes), like=best)
+            # One that the cell has tried is worse than the best.
+            if asked.trial not in tried:
+                yield asked
 
 
 def _is_possible(trial: Trial, prepared: Prepared) -> bool:
@@ -91,21 +90,6 @@ def _is_possible(trial: Trial, prepared: Prepared) -> bool:
         return False
     steps = steps_for_epochs(epochs=trial.epochs, sampler=trial.sampler, **batches)
     return trial.bands <= min(steps, rows // trial.batch_size)
-
-
-def _is_worse(outcomes: Sequence[Outcome], name: str, value: float, best: Trial, prepared: Prepared) -> bool:
-    """Returns whether a value of a setting is worse than the best one in every pair that differs in nothing else."""
-    from tasks.rounds.cells import loss_of
-    from tasks.rounds.rates import as_written
-
-    ordered: dict[str, dict[float, float]] = {}
-    for one in outcomes:
-        written = {**dict(one.trial), "learning_rate": as_written(one.trial, "learning_rate", prepared)}
-        others = {key: each for key, each in written.items() if key not in (name, "noise_multiplier")}
-        ordered.setdefault(repr(others), {})[written[name]] = loss_of(one)
-    at_best = as_written(best, name, prepared)
-    pairs = [losses for losses in ordered.values() if value in losses and at_best in losses]
-    return bool(pairs) and all(losses[value] >= losses[at_best] for losses in pairs)
 
 
 def _neighbours(values: Sequence[float], best: float) -> list[float]:
