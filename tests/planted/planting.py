@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dp_core.audit import laboratory, step_oracle
+from dp_core.audit import lazy_noise, step_oracle
 from dp_core.clipping.factors import CLIP_FACTORS
 from dp_core.clipping.layers import RULES
 from dp_core.training.optimizers import OPTIMIZERS
@@ -57,5 +57,5 @@ def forget_programs() -> None:
     make_trainer.cache_clear()
     step_oracle._gradients.cache_clear()
     evidence._thoroughly_probed.clear()
-    laboratory._draw.clear_cache()
-    laboratory._draw_count.clear_cache()
+    lazy_noise.draw_noise.clear_cache()
+    lazy_noise.draw_count.clear_cache()
