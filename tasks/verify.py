@@ -14,7 +14,7 @@ from tasks.integrity.manifest import MANIFEST, check_folder, read_manifest
 from tasks.privacy.cached_accounting import cache_folder, read_answer
 from tasks.runtime.errors import UserError
 from tasks.runtime.home import home
-from tasks.training.checkpoint import UNFINISHED
+from tasks.training.checkpoint import ATTEMPTS, UNFINISHED
 from tasks.training.finished import FinishedTrial
 
 
@@ -86,7 +86,8 @@ def _verify_trial(folder: Path) -> None:
 
 def _checkpoints() -> Iterator[Path]:
     folder = home() / "trials" / UNFINISHED
-    return (folder / name for name in _names(folder) if not name.startswith("."))
+    names = (name for name in _names(folder) if not name.startswith(".") and not name.endswith(ATTEMPTS))
+    return (folder / name for name in names)
 
 
 def _verify_checkpoint(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dp_core.clipping.factors import clip_factor
 from dp_core.training.optimizers import NEEDS_INDEPENDENT_NOISE
 from tasks.config.pipeline import PrivateGrid, TrainingGrid
 from tasks.config.yaml_lines import Problem
@@ -37,7 +38,7 @@ def impossible_lazy_tables(grid: TrainingGrid, key: tuple[Any, ...]) -> Iterator
         "optimizer": [name for name in grid.optimizer if name != "sgd"],
         "averaging": [name for name in grid.averaging if name != "none"],
         "bands": [number for number in getattr(grid, "bands", ()) if number != 1],
-        "clipping": [name for name in getattr(grid, "clipping", ()) if name == "adaptive"],
+        "clipping": [name for name in getattr(grid, "clipping", ()) if clip_factor(name).adaptive],
     }
     for name, values in unfit.items():
         if values:

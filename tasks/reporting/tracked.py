@@ -14,7 +14,7 @@ from tasks.reporting.exhibits.recipes import compared_recipes
 from tasks.reporting.exhibits.relative_loss import relative_percent
 from tasks.reporting.files import PAGE
 from tasks.reporting.markdown import table_text
-from tasks.reporting.price.doubts import Judgement
+from tasks.reporting.price.doubts import Judgement, together
 from tasks.reporting.results import Arm, Result
 from tasks.runtime.mlflow_views import SweepMetric, compare_path, run_path
 from tasks.training.finished import FinishedTrial
@@ -74,8 +74,11 @@ def relative_losses(
 
 
 def judgement_metrics(judgement: Judgement) -> list[SweepMetric]:
-    """Returns the number of doubts, and of each kind, for the parent run: runs can be filtered and compared by them."""
-    serious = sum(doubt.serious for doubt in judgement.doubts)
+    """Returns the number of claims that are serious, as the page has them, and of doubts of each kind.
+
+    They are for the parent run: runs can be filtered and compared by them.
+    """
+    serious = sum(doubt.serious for _, doubt in together(judgement.doubts))
     metrics = [SweepMetric("serious_doubts", None, float(serious))]
     return [*metrics, *(SweepMetric(f"doubts/{kind}", None, float(n)) for kind, n in judgement.counts().items())]
 

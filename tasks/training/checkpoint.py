@@ -23,6 +23,8 @@ from tasks.runtime.progress import say
 from tasks.training.finished import CurvePoint
 
 UNFINISHED = ".unfinished"
+# Ends the name of the file beside a run's saves that says how far each attempt came.
+ATTEMPTS = ".attempts"
 # How many saves of a run are kept.
 KEPT = 2
 _STATE, _PROGRESS = "state.npz", "progress.json"
@@ -98,7 +100,7 @@ class Checkpoint:
         self._folder = folder
         self._every_seconds = every_seconds
         self._secret = secret
-        self.attempts = Attempts(folder.with_name(f"{folder.name}.attempts"))
+        self.attempts = Attempts(folder.with_name(f"{folder.name}{ATTEMPTS}"))
         self._last = time.monotonic()
 
     def is_due(self) -> bool:

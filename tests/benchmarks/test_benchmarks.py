@@ -103,7 +103,10 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
     assert run("--batch-sizes", "128,32", "--no-memory", "--check") == 0
     rows = json.loads((own_home / "bench" / "clipping.json").read_text())
     kinds = [(row["batch_size"], row["method"], row["noise"]) for row in rows]
-    methods = [*((method, False) for method in METHODS), ("two_pass_ghost", True), ("ghost", True)]
+    methods = [
+        *((method, False) for method in METHODS),
+        *((name, True) for name in ("two_pass_ghost", "ghost", "lazy")),
+    ]
     assert sorted(kinds) == sorted((size, *method) for size in (32, 128) for method in methods)
     for row in rows:
         assert row["parameters"] == parameter_count(SMALL)

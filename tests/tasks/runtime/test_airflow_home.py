@@ -81,7 +81,7 @@ def test_a_damaged_database_is_put_aside_and_made_again(
 ) -> None:
     monkeypatch.setenv("DP_ADS_HOME", str(tmp_path / "home"))
     shutil.copytree(made / "cache", tmp_path / "home" / "cache")
-    folder = airflow_folder(alone=True)
+    folder = airflow_folder()
     ensure_airflow(folder)
     database = folder / "airflow.db"
     content = bytearray(database.read_bytes())

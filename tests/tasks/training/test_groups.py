@@ -116,6 +116,7 @@ def test_all_else_is_another_program(prepared: Prepared) -> None:
         "canaries": 10,
         "averaging": "tail",
         "bands": 2,
+        "table_updates": "lazy",
     }
     assert set(others) | _NOT_COMPILED | {"mechanism"} == set(Trial.model_fields)
     programs = {program_of(first), *(program_of(first.model_copy(update={key: others[key]})) for key in others)}

@@ -54,7 +54,13 @@ def at_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def group_of(trials: list[Trial], prepared: Prepared) -> dict[str, Any]:
     items = [
-        {"number": number, "name": t.label(), "trial": t.model_dump(mode="json"), "prepared": str(prepared.path)}
+        {
+            "number": number,
+            "name": t.label(),
+            "trial": t.model_dump(mode="json"),
+            "prepared": str(prepared.path),
+            "run": str(prepared.path.parent / "run"),
+        }
         for number, t in enumerate(trials, 1)
     ]
     return {"name": "a group", "items": items}
