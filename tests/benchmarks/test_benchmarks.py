@@ -104,8 +104,8 @@ def test_the_benchmark_runs(own_home: Path, capfd: pytest.CaptureFixture[str]) -
     rows = json.loads((own_home / "bench" / "clipping.json").read_text())
     kinds = [(row["batch_size"], row["method"], row["noise"]) for row in rows]
     methods = [
-        *((method, False) for method in METHODS),
-        *((name, True) for name in ("two_pass_ghost", "ghost", "lazy")),
+        *((method, False) for method in (*METHODS, "lazy_non_private", "lazy")),
+        *((method, True) for method in ("two_pass_ghost", "ghost", "lazy")),
     ]
     assert sorted(kinds) == sorted((size, *method) for size in (32, 128) for method in methods)
     for row in rows:

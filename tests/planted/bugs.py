@@ -151,8 +151,8 @@ BUGS: dict[str, Bug] = {
     # The sum and its scale.
     "divided by the realised batch size": Bug(
         f"{STEP}:train_step",
-        "summed, noise_key, hyper)",
-        "summed, noise_key, hyper._replace(expected_batch_size=jnp.maximum(seen.rows, 1).astype(jnp.float32)))",
+        "summed, noise_key, hyper",
+        "summed, noise_key, hyper._replace(expected_batch_size=jnp.maximum(seen.rows, 1).astype(jnp.float32))",
         FULL,
     ),
     "divided by twice the expected count": Bug(

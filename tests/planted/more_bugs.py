@@ -81,7 +81,7 @@ MORE_BUGS: dict[str, Bug] = {
         "coordinates 1 apart",
     ),
     "secret noise repeats within a block": Bug(
-        f"{NOISES}:standard_normal",
+        f"{NOISES}:_drawn",
         "for start in range(0, len(draws), generator.summands)",
         "for start in [0] * (len(draws) // generator.summands)",
         "coordinates 1 apart",

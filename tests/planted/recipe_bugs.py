@@ -69,8 +69,8 @@ RECIPE_BUGS: dict[str, Bug] = {
     ),
     "scales of single examples in place of noisy sums": Bug(
         f"{STEP}:train_step",
-        "scales=rule.scales(state.update_state)",
-        "scales=jax.tree.map(lambda s: s * (1 + 0.1 * jnp.mean(batches.labels)), rule.scales(state.update_state))",
+        "scales=rule.scales(caught)",
+        "scales=jax.tree.map(lambda s: s * (1 + 0.1 * jnp.mean(batches.labels)), rule.scales(caught))",
         "not the oracle's",
         SCALED,
     ),

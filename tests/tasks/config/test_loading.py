@@ -18,8 +18,8 @@ PAPER = "pipelines.relative_loss.grids.paper"
 # What a grid of DP-SGD may have.
 SETTINGS = (
     "optimizer, learning_rate, momentum, batch_size, epochs, model, averaging, averaging_share, warmup, weight_decay, "
-    "initial_bias, recalibration, table_updates, sampler, l2_clip_norm, clipping, clip_quantile, microbatch_size, sensitivity, "
-    "accountant, learning_rate_per, initial_bias_epsilon, bands, recalibration_epsilon"
+    "initial_bias, recalibration, table_updates, sampler, l2_clip_norm, clipping, clip_quantile, microbatch_size, "
+    "sensitivity, accountant, learning_rate_per, initial_bias_epsilon, bands, recalibration_epsilon"
 )
 
 
