@@ -58,8 +58,8 @@ _METHOD_TITLES = {
     "vmap": "vmap",
     "two_pass_ghost": "two-pass ghost",
     "ghost": "one-pass ghost",
-    "lazy_non_private": "non-private, lazy tables",
-    "lazy": "one-pass ghost, lazy tables",
+    "lazy_non_private": "non-private, lazy",
+    "lazy": "one-pass, lazy",
 }
 
 
